@@ -1,6 +1,6 @@
 """One node from start to stop: opens the data directory, wires the parts, serves, and hands leadership over at the end.
 
-data directory -> index, commit log, hard state -> Raft node -> services -> HTTP
+data directory -> store (index, commit log, hard state) -> Raft node -> services -> HTTP
 """
 
 import asyncio
@@ -8,7 +8,6 @@ import contextlib
 import errno
 import logging
 import secrets
-import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -20,12 +19,12 @@ from cluster.application import Services
 from cluster.budgets.quotas import Quotas
 from cluster.core.core import Core
 from cluster.core.log_reads import LogReads
-from cluster.core.long_poll import AppliedWaiters, WakingStateMachine
 from cluster.core.reader_threads import ReaderThreads
 from cluster.guards import Guards
 from cluster.http.listening import Listener, bind, serve_http, unavailable
 from cluster.http.protocol import HttpProtocol
-from cluster.metrics import MeasuredDisk, Metrics
+from cluster.metrics import Metrics
+from cluster.node_store import NodeStore
 from cluster.process.addresses import ConfigError
 from cluster.process.allowed_urls import AllowedUrls
 from cluster.process.config import NodeConfig
@@ -41,29 +40,17 @@ from cluster.service_manager.reporter import ServiceReporter
 from cluster.telemetry.process import register_process
 from cluster.transactions.webhooks import HttpWebhooks
 from raft.config import AddressOverride, PeerAddress, RaftConfig
+from raft.events import NodeEvents
 from raft.health.clock import SYSTEM_CLOCK, Clock
 from raft.node import RaftNode
 from raft.peers.pem_files import TlsError
 from raft.peers.secret import SecretError, read_peer_secrets
-from store.errors import IndexDamaged, IndexOutdated
+from store.errors import IndexDamaged
 from store.features import LevelOf, UnknownFeatureLevel
-from store.index.index import Index
-from store.log.base import BEGINNING, read_base
-from store.log.commit_log import CommitLog
-from store.log.differs import DiffersMark
-from store.log.disk import Disk
-from store.log.errors import REPAIR_ADVICE, DiskError, DiskFull, LogError
-from store.log.hard_state import HardState
-from store.log.watermarks import Watermarks
-from store.snapshots.install import IndexDirectories, SnapshotStore, finish_install
+from store.log.errors import DiskError, DiskFull, LogError
 
 logger = logging.getLogger(__name__)
 
-REBUILD_ADVICE: Final = (
-    "If a later version wrote it, start that version. Otherwise keep this node stopped, move the directory aside "
-    "and start the node. The log is complete, so the index is rebuilt from it."
-)
-LOG_BEGINS_LATE: Final = "The log begins late, so the index cannot be rebuilt from it."
 ID_PREFIX_BYTES: Final = 10
 """Number of random bytes at the beginning of every id of this process; no other process ever uses the same ones."""
 
@@ -84,58 +71,35 @@ class Broker:
         manager: NotifySocket,
         former: "Broker | None",
     ) -> None:
-        """Open index and log and wire the parts. Callers use `Broker.open`."""
+        """Open the store and wire the parts. Callers use `Broker.open`."""
         self.config = config
         self._data_directory = data_directory
         self._on_fatal = on_fatal
-        path = data_directory.path
         self._http_tls = http_tls(config)
         finish_rebuild(data_directory)
         self._metrics = Metrics()
         self._opens_again = asyncio.Event()
         self._is_named = False
-        disk = MeasuredDisk(self._metrics)
-        waiters = AppliedWaiters()
-        places = IndexDirectories(str(path))
-        installed = finish_install(disk, str(path), places)
-        if installed is not None:
-            self._metrics.snapshot_received(installed.received_bytes, installed.received_ms / 1000)
-            logger.info("starting with the state after entry %d, received as a snapshot", installed.index)
-        self._index = _open_index(path, disk)
-        self._state = WakingStateMachine(self._index, waiters)
-        try:
-            self._watermarks = Watermarks.open(disk, str(path))
-            committed_index = self._watermarks.committed_index
-            self._log, hard_state = _open_log(config, path, disk, self._state.applied_index, committed_index)
-        except BaseException:
-            self._index.close()
-            raise
-        logger.info("commit log opened: %s", self._log.recovery)
-        self._raft = RaftNode(
-            raft_config(config, data_directory),
-            self._log,
-            hard_state,
-            self._state,
-            self._watermarks,
-            on_fatal=on_fatal,
-            snapshot_store=SnapshotStore(disk, str(path), self._index, places),
+        self._store = opened = NodeStore(config, data_directory.path, self._metrics)
+        self._state = opened.state
+        events = NodeEvents(
+            on_fatal,
+            on_outdated,
             on_installed=self._opens_again.set,
             on_forgotten=self._begin_anew,
-            differs=DiffersMark(disk, str(path)),
-            on_outdated=on_outdated,
             on_feature_level=self._note_feature_level,
-            clock=clock,
         )
+        self._raft = RaftNode(raft_config(config, data_directory), opened.storage, events, clock)
         data_directory.belong_to(self._state.cluster_uid)
         self._raft.on_applied(self._note_cluster)
         self.core: Core = Core(
             config,
             self._raft,
-            self._state,
-            self._log,
-            waiters,
+            opened.state,
+            opened.log,
+            opened.waiters,
             self._metrics,
-            self._log_reads(disk),
+            self._log_reads(),
             on_fatal=on_fatal,
             clock=clock,
             id_prefix=secrets.token_hex(ID_PREFIX_BYTES),
@@ -148,7 +112,9 @@ class Broker:
         )
         self.services = Services(self.core, webhooks, self._rebuild)
         register_process(self._metrics.registry)
-        self._guards = Guards(self.core, self.services.alarms, disk, path, self._http_tls, self._signer)
+        self._guards = Guards(
+            self.core, self.services.alarms, opened.disk, data_directory.path, self._http_tls, self._signer
+        )
         self._reporter = ServiceReporter(self.core, self.services.readiness, manager)
 
     @classmethod
@@ -212,28 +178,19 @@ class Broker:
     def close(self) -> None:
         """Flush the index, sync the log and close all files. Raises LogFailed when the log cannot be synced."""
         try:
-            self._log.close()
-            self._close_index()
-            self._watermarks.sync()
-            self._watermarks.close()
+            self._store.close()
         finally:
             self._data_directory.close()
 
-    def _log_reads(self, disk: Disk) -> LogReads:
+    def _log_reads(self) -> LogReads:
         return LogReads(
-            self._log,
-            disk,
+            self._store.log,
+            self._store.disk,
             ReaderThreads(),
             self._metrics,
             bytes_per_s=self.config.cold_read_bytes_per_s,
             on_fatal=self._on_fatal,
         )
-
-    def _close_index(self) -> None:
-        try:
-            self._index.close()
-        except DiskError as error:
-            logger.warning("the index was not brought to disk: %s; the log has the missing entries", error)
 
     def _note_feature_level(self, found: LevelOf) -> None:
         """Note the feature level in the data directory, before the record that enables it is written to the log.
@@ -357,53 +314,6 @@ def _read_secrets(config: NodeConfig) -> tuple[bytes, ...]:
         return read_peer_secrets(Path(config.peer_secret_file))
     except SecretError as error:
         raise StartupError(ExitCode.BAD_CONFIG, f"peer_secret_file {error}") from None
-
-
-def _open_index(path: Path, disk: Disk) -> Index:
-    """Open the index. An index of an earlier version is removed and rebuilt from the log if the log is complete.
-
-    Raises IndexDamaged when that is impossible; its text says what to do, which depends on the log.
-    """
-    directory = path / "index"
-    try:
-        return Index.open(str(directory))
-    except IndexDamaged as damaged:
-        advice = REBUILD_ADVICE if _log_is_complete(path, disk) else f"{LOG_BEGINS_LATE} {REPAIR_ADVICE}"
-        raise IndexDamaged(f"{damaged}. {advice}") from damaged
-    except IndexOutdated as outdated:
-        if not _log_is_complete(path, disk):
-            raise IndexDamaged(f"{outdated}. {LOG_BEGINS_LATE} {REPAIR_ADVICE}") from None
-        logger.warning("%s: rebuilding the index from the log, which takes a while", outdated)
-        shutil.rmtree(directory)
-        return Index.open(str(directory))
-
-
-def _log_is_complete(path: Path, disk: Disk) -> bool:
-    """Return whether the log begins with the first entry, so that it can rebuild the index.
-
-    Raises LogCorruption when the beginning cannot be read: this node has to begin anew then, too.
-    """
-    log_directory = path / "log"
-    return not log_directory.is_dir() or read_base(disk, str(log_directory)).base == BEGINNING
-
-
-def _open_log(
-    config: NodeConfig, path: Path, disk: Disk, applied_index: int, committed_index: int
-) -> tuple[CommitLog, HardState]:
-    """Open the log and the hard state, which belong together. Raises LogCorruption when only the hard state is left."""
-    hard_state = HardState(disk, str(path / "hard_state"))
-    log = CommitLog.open(
-        disk,
-        str(path / "log"),
-        segment_bytes=config.segment_bytes,
-        cache_bytes=config.cache_bytes,
-        applied_index=applied_index,
-        committed_index=committed_index,
-        # The log gets its first record before the hard state is ever written. With a hard state but no record the log
-        # was lost, and this node would vote as if it still held the entries that it has acknowledged.
-        may_be_new=hard_state.term == 0 and not hard_state.voter,
-    )
-    return log, hard_state
 
 
 @contextlib.contextmanager

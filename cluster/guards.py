@@ -1,4 +1,4 @@
-"""What a node watches while it runs: its disk, its loop, its sealed segments, and the files that operators replace."""
+"""Guards of a running node: they watch its disk, loop and sealed segments, and the files that operators replace."""
 
 from pathlib import Path
 

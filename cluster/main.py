@@ -19,8 +19,10 @@ import uvloop
 
 from cluster import VERSION
 from cluster.broker import Broker
-from cluster.process.config import ConfigError, NodeConfig, load, options
+from cluster.process.addresses import ConfigError
+from cluster.process.config import NodeConfig, options
 from cluster.process.config_description import describe
+from cluster.process.config_loading import load
 from cluster.process.exit_codes import ExitCode, StartupError
 from cluster.process.join import joined
 from cluster.process.log_command import LOG_ACTIONS, log_command

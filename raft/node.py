@@ -11,6 +11,7 @@ from raft.applying import Applying
 from raft.cluster_name import ClusterName
 from raft.config import PeerAddress, RaftConfig
 from raft.errors import NodeStopped, NoLeader, NotLeader, ProtocolError, RaftError
+from raft.events import NodeEvents
 from raft.feature_levels import FeatureLevels
 from raft.handing_over import hand_over
 from raft.handlers import SafeRaft
@@ -24,17 +25,12 @@ from raft.peers.transport import TcpTransport
 from raft.proposals import ProposalQueue, Proposed, awaited
 from raft.replication.commit_notice import CommitNotice
 from raft.snapshots.snapshots import SnapshotCounts
+from raft.storage import Storage
 from raft.sync_thread import SyncThread
 from store.commands.entry import Proposal
-from store.features import LevelOf, UnknownFeatureLevel
-from store.log.commit_log import CommitLog
-from store.log.differs import DiffersMark
+from store.features import UnknownFeatureLevel
 from store.log.errors import DiskFull
-from store.log.hard_state import HardState
 from store.log.record import Entry
-from store.log.watermarks import Watermarks
-from store.snapshots.install import SnapshotStore
-from store.state.machine import StateMachine
 
 log = logging.getLogger(__name__)
 
@@ -44,44 +40,22 @@ TICKS_PER_HEARTBEAT = 4
 class RaftNode:
     """Proposes commands and applies what is committed.
 
-    Everything runs on the loop that called `start`; only fdatasync runs in a thread. `on_fatal(reason)` is called at
-    most once, when going on could lose or fork data: the process must then end (the node does nothing more by itself).
-    Owns log, hard state and watermarks from `start` to `stop`, but does not close them.
+    Everything runs on the loop that called `start`; only fdatasync runs in a thread. After an event that ends it
+    (raft/events.py) the node does nothing more by itself. It owns its storage from `start` to `stop`, but does not
+    close it.
     """
 
-    def __init__(
-        self,
-        config: RaftConfig,
-        commit_log: CommitLog,
-        hard_state: HardState,
-        state_machine: StateMachine,
-        watermarks: Watermarks,
-        *,
-        on_fatal: Callable[[str], None],
-        snapshot_store: SnapshotStore | None = None,
-        on_installed: Callable[[], None] = lambda: None,
-        on_forgotten: Callable[[], None] = lambda: None,
-        differs: DiffersMark | None = None,
-        on_outdated: Callable[[str], None] | None = None,
-        on_feature_level: Callable[[LevelOf], None] = lambda _: None,
-        clock: Clock = SYSTEM_CLOCK,
-    ) -> None:
-        """Set up; without a `snapshot_store` the node neither sends nor takes snapshots. `on_installed()` is called at
-        most once, when the node has to be stopped, closed and opened again, to start with a snapshot it has taken; so
-        is `on_forgotten()`, when its disk was put back to an earlier state: it then needs another incarnation.
-        `on_outdated(reason)` takes the place of `on_fatal` when this build does not know the cluster's feature level;
-        UnknownFeatureLevel is raised here when the log says so already. `on_feature_level` is told the log's level
-        before that is written.
-        """
+    def __init__(self, config: RaftConfig, storage: Storage, events: NodeEvents, clock: Clock = SYSTEM_CLOCK) -> None:
+        """Set up. Raises UnknownFeatureLevel when the log says that this build does not know the cluster's level."""
         self.config, self.node_id = config, config.node_id
-        self.state_machine = state_machine
-        self._log, self._watermarks = commit_log, watermarks
-        self._on_fatal = on_fatal
-        self._on_outdated = on_outdated or on_fatal
+        self.state_machine = state_machine = storage.state_machine
+        self._log, self._watermarks = storage.log, storage.watermarks
+        self._on_fatal = events.on_fatal
+        self._on_outdated = events.on_outdated or events.on_fatal
         self._failed = self._stopping = self._handing_over = self._is_going_on = False
         self._applied_listeners = AppliedListeners()
         self._transport = TcpTransport(config)
-        self.membership = membership = recover_membership(config, commit_log, state_machine)
+        self.membership = membership = recover_membership(config, storage.log, state_machine)
         """The nodes, with the addresses that count, and what of that is settled."""
         name = ClusterName(config, state_machine, membership)
         self._transport.cluster_uid = lambda: name.uid
@@ -90,7 +64,7 @@ class RaftNode:
         self.clocks = ClockAgreement.of(config, clock, membership)
         self.clock_ms = ReplicatedClock(clock, lambda: state_machine.clock_ms, self.clocks.time_ms)
         """What an entry proposed now would be stamped with."""
-        journal = Journal(commit_log, hard_state, state_machine.applied_index, watermarks)
+        journal = Journal(storage.log, storage.hard_state, state_machine.applied_index, storage.watermarks)
         journal.opening = name.opening
         self._raft = SafeRaft(
             config,
@@ -99,14 +73,14 @@ class RaftNode:
             Applying(state_machine, clock.worked_s),
             state_machine.applied_index,
             membership,
-            snapshot_store,
-            on_installed=partial(self.fall_silent, on_installed),
+            storage.snapshots,
+            on_installed=partial(self.fall_silent, events.on_installed),
             clocks=self.clocks,
             guard=self._guarded,  # whatever arrives for the handlers may change what is due: a step follows
         )
         self._state = self._raft.state
-        self._raft.own_copy.on_forgotten = partial(self.fall_silent, on_forgotten)
-        self._raft.log_writer.on_feature_level = on_feature_level
+        self._raft.own_copy.on_forgotten = partial(self.fall_silent, events.on_forgotten)
+        self._raft.log_writer.on_feature_level = events.on_feature_level
         self.read_state = self._raft.snapshots.read
         """Returns a reader of the state as of `applied_index`, whatever is applied meanwhile."""
         self.durable_on = self._raft.replication.durable_on
@@ -114,10 +88,10 @@ class RaftNode:
         """Leader: returns this node and the others that have answered lately and would vote."""
         self._commit_notice = CommitNotice(self._state, self._raft.replication, lambda: not self._failed)
         self._transport.on_outdated = self._fail_with
-        on_feature_level(membership.current.level)
+        events.on_feature_level(membership.current.level)
         self.disks, self.presence, self.leadership = self._raft.disks, self._raft.presence, self._raft.leadership
         self.election = self._raft.election
-        self.replicas = self._raft.own_copy.compare_replicas(state_machine.history, differs)
+        self.replicas = self._raft.own_copy.compare_replicas(state_machine.history, storage.differs)
         """Whether this replica differs from the others, or others do (raft/copies/replicas.py)."""
         self._raft.on_membership = partial(self._transport.set_membership, membership)
         self.feature_levels = FeatureLevels(

@@ -1,4 +1,4 @@
-"""What the service behind a producer group's `check_url` needs: is a check from the cluster, and is it a new one?
+"""Verification of checks for the service behind a producer group's `check_url`: is a check from the cluster, and new?
 
     @routes.post("/checks")
     async def check(request: web.Request) -> web.Response:

@@ -10,7 +10,7 @@ from typing import Final
 
 from cluster.core.core import Core
 from cluster.health.alarms import Condition
-from cluster.process.config import Address, is_unspecified
+from cluster.process.addresses import Address, is_unspecified
 from raft.config import AddressOverride, PeerAddress
 from raft.errors import MembershipRefused, RaftError
 from raft.membership import Configuration

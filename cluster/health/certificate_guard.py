@@ -26,7 +26,7 @@ DAY_S: Final = 86_400
 
 
 class Kind(NamedTuple):
-    """What a certificate is for, as alarms, log lines and metrics call it."""
+    """Purpose of a certificate, as alarms, log lines and metrics call it."""
 
     subject: str
     """Subject of its alarms."""

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from cluster.budgets.connections import Connections
 from cluster.http.tls_listener import TlsListener
-from cluster.process.config import Address
+from cluster.process.addresses import Address
 from cluster.process.exit_codes import ExitCode, StartupError
 from cluster.process.http_tls import HttpTls
 

@@ -28,7 +28,7 @@ from cluster.operations.snapshot_metrics import snapshot_metrics
 from cluster.operations.state_gauges import StateGauges
 from cluster.operations.topic_gauges import TopicGauges
 from cluster.problems import Problem
-from cluster.process.config import Address
+from cluster.process.addresses import Address
 from cluster.security import permissions
 from cluster.security.access import CLUSTER_DESCRIBED, PUBLIC, SIGNED_IN
 
@@ -66,7 +66,7 @@ class NodeView(Response, kw_only=True, frozen=True):
 
 
 class CountersView(Response, kw_only=True, frozen=True):
-    """What this node has taken and handed out since it started. A page of rates costs no scrape of all metrics."""
+    """Counters of this node since it started. A page of rates costs no scrape of all metrics."""
 
     node_id: int
     produced_messages: int

@@ -15,7 +15,7 @@ from cluster.http.requests import Request, parse_query
 from cluster.http.responses import Response
 from cluster.http.routes import JSON, Route, json_of
 from cluster.problems import Problem
-from cluster.process.config import Address, ConfigError, is_unspecified, parse_address, parse_url
+from cluster.process.addresses import Address, ConfigError, is_unspecified, parse_address, parse_url
 from cluster.security.access import ADMINISTRATION
 from raft.config import PeerAddress
 from raft.errors import MembershipRefused, NotLeader, ProtocolError

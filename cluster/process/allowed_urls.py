@@ -6,16 +6,14 @@ A URL is parsed once, by the parser of the HTTP client. What was compared is the
 import re
 from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import unquote
 
 from yarl import URL
 
 from cluster.process.addresses import ConfigError
+from cluster.process.config import NodeConfig
 from cluster.process.trust import is_loopback
-
-if TYPE_CHECKING:
-    from cluster.process.config import NodeConfig
 
 EVERY_HOST: Final = "*"
 _AUTHORITY_END: Final = re.compile("[/?#]")
@@ -51,7 +49,7 @@ class AllowedUrls:
         self._loopback = loopback and not listed
 
     @classmethod
-    def of(cls, config: "NodeConfig") -> "AllowedUrls":
+    def of(cls, config: NodeConfig) -> "AllowedUrls":
         """Return what a configuration allows. Raises ConfigError."""
         return cls(config.webhook_allow, loopback=is_loopback(config.http_address().host))
 

@@ -1,44 +1,32 @@
-"""The configuration of one node: a frozen struct that is filled from three sources and validated in one place.
-
-    TOML file  <  environment (KEELMQ_<OPTION>)  <  command line (--option)
+"""The configuration of one node: a frozen struct, which `config_loading.load` fills and validates.
 
 Every option is a field of `NodeConfig`. `keelmqd --help` and docs/configuration.md show its description. The last word
 of a name is its unit: `*_ms`, `*_bytes`.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, Literal, get_type_hints
+from typing import Annotated, Final, Literal, get_type_hints
 from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
 
 from cluster.limits import ADDRESS_SHARE_PERCENT, HTTP_CONNECTIONS_MAX, REQUEST_BYTES_MAX
-from cluster.process.addresses import Address as Address
-from cluster.process.addresses import ConfigError as ConfigError
-from cluster.process.addresses import Peer as Peer
-from cluster.process.addresses import is_unspecified as is_unspecified
-from cluster.process.addresses import parse_address as parse_address
-from cluster.process.addresses import parse_peer as parse_peer
-from cluster.process.addresses import parse_url as parse_url
-from cluster.process.config_values import convert, read_file
-from cluster.process.option import CLIENT_VARIABLES
-from cluster.process.option import ENVIRONMENT_PREFIX as ENVIRONMENT_PREFIX
-from cluster.process.option import Option as Option
-from cluster.process.validation import HEARTBEATS_PER_ELECTION_TIMEOUT_MIN as HEARTBEATS_PER_ELECTION_TIMEOUT_MIN
-from cluster.process.validation import validate as validate
+from cluster.process.addresses import Address, Peer, parse_address, parse_peer
+from cluster.process.option import Option
 from raft.membership import NODE_ID_MAX, OVERRIDE_NUMBER_MAX
 from store.log.segment import SEGMENT_BYTES_MAX
 
 DEFAULT_HTTP_PORT: Final = 7081
 DEFAULT_PEER_PORT: Final = 7091
+HEARTBEATS_PER_ELECTION_TIMEOUT_MIN: Final = 3
+"""Number of heartbeats that an election timeout must exceed; PySyncObj asserts the same."""
 Identifier = Annotated[str, Meta(pattern="^[A-Za-z0-9_.-]{1,64}$(?!\n)")]
 Positive = Annotated[int, Meta(ge=1)]
 Percent = Annotated[int, Meta(ge=1, le=100)]
 
 
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All options of a node. Build it with `load`, which validates."""
+    """All options of a node. Build it with `config_loading.load`, which validates."""
 
     cluster_id: Annotated[
         Identifier, Meta(description="Name of the cluster; nodes of another cluster are refused.")
@@ -420,25 +408,3 @@ def options() -> list[Option]:
         description = next(meta.description for meta in reversed(metas) if meta.description)
         found.append(Option(field.name, hints[field.name], field.default, description))
     return found
-
-
-def load(file: str | None, environment: Mapping[str, str], flags: Mapping[str, str | Sequence[str]]) -> NodeConfig:
-    """Read the three sources and return the validated configuration. Raises ConfigError with option and source."""
-    values: dict[str, Any] = {}
-    known = {option.name: option for option in options()}
-    if file is not None:
-        for key, value in read_file(file).items():
-            if key not in known:
-                raise ConfigError(f"{file}: unknown option {key!r}; keelmqd --help lists them")
-            values[key] = convert(value, known[key], f"{file}: {key}", strict=True)
-    for variable, text in sorted(environment.items()):
-        if not variable.startswith(ENVIRONMENT_PREFIX) or variable in CLIENT_VARIABLES:
-            continue
-        key = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
-        if key not in known or variable != variable.upper():
-            raise ConfigError(f"environment: unknown option {variable!r}; keelmqd --help lists them")
-        raw = [part.strip() for part in text.split(",") if part.strip()] if known[key].is_list else text
-        values[key] = convert(raw, known[key], variable, strict=False)
-    for key, flag in flags.items():
-        values[key] = convert(flag, known[key], known[key].flag, strict=False)
-    return validate(NodeConfig(**values))

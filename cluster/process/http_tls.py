@@ -2,10 +2,11 @@
 
 import ssl
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from cluster.process.addresses import ConfigError
+from cluster.process.config import NodeConfig
 from raft.peers.pem_files import (
     CERTIFICATE,
     PRIVATE_KEY,
@@ -22,9 +23,6 @@ from raft.peers.pem_files import (
     require_unchanged,
     stamp_of,
 )
-
-if TYPE_CHECKING:
-    from cluster.process.config import NodeConfig
 
 HOW_TO_MAKE: Final = "docs/configuration.md, TLS for clients, shows how to make certificates"
 CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
@@ -46,14 +44,14 @@ class HttpTls(TlsFiles):
         super().__init__(files, lambda: load(files, url))
 
 
-def http_tls(config: "NodeConfig") -> HttpTls | None:
+def http_tls(config: NodeConfig) -> HttpTls | None:
     """Return the TLS of the HTTP API; None when the options do not ask for it. Raises TlsError."""
     if config.http_tls_cert is None or config.http_tls_key is None:
         return None
     return HttpTls(config.http_tls_cert, config.http_tls_key, config.http_tls_client_ca, config.advertised_url())
 
 
-def validate_http_tls(config: "NodeConfig") -> None:
+def validate_http_tls(config: NodeConfig) -> None:
     """Check the options, and the files as a client would. Raises ConfigError."""
     names = ("http_tls_cert", "http_tls_key", "http_tls_client_ca", "http_ca")
     certificate, key, client_ca, _ = given = [getattr(config, name) for name in names]
@@ -128,7 +126,7 @@ def trusting(http_ca: str | None, *, system: bool = False) -> ssl.SSLContext:
     return context
 
 
-def webhook_trust(config: "NodeConfig") -> ssl.SSLContext | None:
+def webhook_trust(config: NodeConfig) -> ssl.SSLContext | None:
     """Return the context for webhooks: None, which trusts the authorities of the system, or one that trusts `http_ca`
     besides. Raises TlsError.
     """

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
-from cluster.process.config import NodeConfig, parse_url
+from cluster.process.addresses import parse_url
+from cluster.process.config import NodeConfig
 from cluster.process.data_directory import IDENTITY_FILE
 from cluster.process.exit_codes import ExitCode, StartupError
 from cluster.process.http_tls import trusting

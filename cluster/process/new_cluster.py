@@ -1,4 +1,4 @@
-"""What makes a new cluster of the data of an old one: a name, and a configuration as the last record of its log.
+"""Makes a new cluster of the data of an old one: a name, and a configuration as the last record of its log.
 
 The name (`cluster_uid`) is in the handshake of nodes, in data directories and in what readers of the log are told. So
 nodes of the old and of the new cluster refuse each other, and readers of the old log do not go on in the new one.

@@ -50,7 +50,7 @@ RESTORE_ID_BYTES: Final = 8
 
 
 class Wanted(NamedTuple):
-    """What the command line asks for."""
+    """Restore that the command line asks for."""
 
     backup: Path
     data_dir: Path

@@ -2,25 +2,22 @@
 
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cluster.process.addresses import ConfigError
+from cluster.process.config import NodeConfig
 from raft.config import TlsConfig
 from raft.peers.pem_files import TlsError
 from raft.peers.secret import HOW_TO_MAKE, SecretError, read_peer_secrets
 from raft.peers.tls import HOW_TO_MAKE as HOW_TO_MAKE_CERTIFICATES
 from raft.peers.tls import PeerTls
 
-if TYPE_CHECKING:
-    from cluster.process.config import NodeConfig
-
-
 ADMIN_TOKEN_BYTES_MAX: Final = 128
 WEBHOOK_SECRETS_MAX: Final = 2
 """Maximum number of secrets that sign checks: the present one, and the next or the last one."""
 
 
-def validate_trust(config: "NodeConfig") -> None:
+def validate_trust(config: NodeConfig) -> None:
     """Check the options, and the files of TLS as two nodes would. Raises ConfigError."""
     tls = {"tls_cert": config.tls_cert, "tls_key": config.tls_key, "tls_ca": config.tls_ca}
     missing = [name for name, path in tls.items() if path is None]
@@ -51,7 +48,7 @@ def validate_trust(config: "NodeConfig") -> None:
         )
 
 
-def tls_files(config: "NodeConfig") -> TlsConfig | None:
+def tls_files(config: NodeConfig) -> TlsConfig | None:
     """Return the files of TLS between peers; None when the options do not ask for TLS."""
     if config.tls_cert is None or config.tls_key is None or config.tls_ca is None:
         return None
@@ -66,7 +63,7 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def administrator_tokens(config: "NodeConfig") -> tuple[bytes, ...]:
+def administrator_tokens(config: NodeConfig) -> tuple[bytes, ...]:
     """Return the tokens of the built-in administrator; none without admin_token_file. Raises ConfigError."""
     if config.admin_token_file is None:
         return ()
@@ -82,7 +79,7 @@ def administrator_tokens(config: "NodeConfig") -> tuple[bytes, ...]:
     return tokens
 
 
-def webhook_secrets(config: "NodeConfig") -> tuple[bytes, ...]:
+def webhook_secrets(config: NodeConfig) -> tuple[bytes, ...]:
     """Return the secrets that sign checks to webhooks; none without webhook_secret_file. Raises ConfigError."""
     if config.webhook_secret_file is None:
         return ()

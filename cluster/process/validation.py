@@ -1,22 +1,16 @@
 """The rules between several options of a node."""
 
-from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from cluster.process.addresses import ConfigError, check_peers, parse_peer, parse_url
 from cluster.process.allowed_urls import AllowedUrls
+from cluster.process.config import HEARTBEATS_PER_ELECTION_TIMEOUT_MIN, NodeConfig
 from cluster.process.http_tls import validate_http_tls
 from cluster.process.quota_file import read_quotas
 from cluster.process.trust import is_loopback, validate_trust, webhook_secrets
 
-if TYPE_CHECKING:
-    from cluster.process.config import NodeConfig
 
-HEARTBEATS_PER_ELECTION_TIMEOUT_MIN: Final = 3
-"""Number of heartbeats that an election timeout must exceed; PySyncObj asserts the same."""
-
-
-def validate(config: "NodeConfig") -> "NodeConfig":
+def validate(config: NodeConfig) -> NodeConfig:
     """Check the rules between several options. Returns the same configuration, or raises ConfigError."""
     peers = [parse_peer(text) for text in config.peers]
     check_peers(peers)
@@ -47,7 +41,7 @@ def validate(config: "NodeConfig") -> "NodeConfig":
     return config
 
 
-def _require_closed_http(config: "NodeConfig") -> None:
+def _require_closed_http(config: NodeConfig) -> None:
     """Require TLS and permissions of an HTTP API that other machines reach. Raises ConfigError."""
     address = config.http_address()
     if config.insecure_http or is_loopback(address.host):
@@ -62,7 +56,7 @@ def _require_closed_http(config: "NodeConfig") -> None:
         )
 
 
-def _check_origin(config: "NodeConfig") -> None:
+def _check_origin(config: NodeConfig) -> None:
     """Check that the node begins a new cluster, joins a running one, or is in a moved one. Raises ConfigError."""
     if config.override_addresses and not config.peers:
         raise ConfigError("override_addresses: give the present addresses of the nodes in peers, too")
@@ -73,7 +67,7 @@ def _check_origin(config: "NodeConfig") -> None:
         raise ConfigError("join: not allowed with peers; a node either begins a new cluster or joins a running one")
 
 
-def _require_secret_join(config: "NodeConfig") -> None:
+def _require_secret_join(config: NodeConfig) -> None:
     """Require that the administrator's token is shown to a node on this machine or over TLS. Raises ConfigError."""
     asked = urlsplit(config.join or "")
     is_open = asked.scheme == "http" and not is_loopback(asked.hostname or "")

@@ -1,1 +1,1 @@
-"""Who may do what: principals, their credentials and their permissions."""
+"""Security: principals, their credentials and their permissions."""

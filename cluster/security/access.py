@@ -6,9 +6,9 @@ from cluster.security.permissions import CLUSTER, LOG, Action, Kind, Resource, g
 
 
 class Access(NamedTuple):
-    """Who may use a route: everybody (`is_public`), or principals who may do `action` on the resource that the path
-    parameter `parameter` names. Without `action`, every principal may, and the handler asks for each resource that the
-    request uses.
+    """Principals who may use a route: everybody (`is_public`), or principals who may do `action` on the resource that
+    the path parameter `parameter` names. Without `action`, every principal may, and the handler asks for each resource
+    that the request uses.
     """
 
     action: Action | None = None

@@ -3,14 +3,12 @@
 import hmac
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cluster.process.addresses import ConfigError
+from cluster.process.config import NodeConfig
 from cluster.process.trust import webhook_secrets
 from raft.peers.pem_files import PemFile, stamp_of
-
-if TYPE_CHECKING:
-    from cluster.process.config import NodeConfig
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +18,7 @@ HEADER: Final = "KeelMQ-Signature"
 class WebhookSigner:
     """Owns the secrets of webhook_secret_file. Use it on the event loop only, except `look`."""
 
-    def __init__(self, config: "NodeConfig", former: tuple[bytes, ...] = ()) -> None:
+    def __init__(self, config: NodeConfig, former: tuple[bytes, ...] = ()) -> None:
         """Read the file. When it cannot be used, the former secrets are kept and an error is logged; without any,
         ConfigError is raised.
         """

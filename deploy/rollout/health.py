@@ -1,4 +1,4 @@
-"""What the nodes say of themselves, and whether the cluster can do without one of them now."""
+"""Health of the nodes as they tell it, and whether the cluster can do without one of them now."""
 
 import http.client
 import json
@@ -21,7 +21,7 @@ ANSWER_BYTES_MAX: Final = 4 << 20
 
 
 class View(NamedTuple):
-    """What one node answered. `reason` tells why it is not ready, None when it is; `status` is its /v1/cluster."""
+    """Answer of one node. `reason` tells why it is not ready, None when it is; `status` is its /v1/cluster."""
 
     node: Node
     reason: str | None

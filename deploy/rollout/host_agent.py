@@ -1,5 +1,5 @@
-"""What happens on a host: one request in, one answer out, both JSON. Its source is sent with each call, so the host
-needs nothing but Python >= 3.11.4; it imports nothing of this project.
+"""Agent of the deploying tool on a host: one request in, one answer out, both JSON. Its source is sent with each call,
+so the host needs nothing but Python >= 3.11.4; it imports nothing of this project.
 
 The first line of standard input is the request; what follows is the content of a file. Everything may be repeated. The
 running process itself says what runs (`/proc`), and no file that could be wrong does.

@@ -19,8 +19,8 @@ from deploy.local_nodes import LocalNode, NodeError, nodes_on_free_ports, wait_r
 from deploy.reporting.report import Report
 from examples.lineage.truth import compare
 from examples.lineage.workload import Workload
-from keelmq_spark import answers, pictures
-from keelmq_spark.graph import Graph, NoTables
+from keelmq_spark.queries import answers, pictures
+from keelmq_spark.queries.graph import Graph, NoTables
 
 NODE_OPTIONS: Final = {
     "check_immunity_ms": "1000",

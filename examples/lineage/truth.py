@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from keelmq_spark import answers
-from keelmq_spark.graph import Graph
+from keelmq_spark.queries import answers
+from keelmq_spark.queries.graph import Graph
 
 EdgeKey = tuple[str, str, str]
 UNNAMED: Final = "message:?/"

@@ -19,7 +19,7 @@ class Unsynced:
         self._synced_index = log.synced_index  # when it was last looked at
 
     def since(self) -> float | None:
-        """Since when entries wait for the disk and none has got there; None while none waits."""
+        """Return the time since which entries wait for the disk and none has got there; None while none waits."""
         if self._log.synced_index >= self._log.last_index:
             self._since_s = None
         elif self._since_s is None or self._log.synced_index != self._synced_index:

@@ -1,4 +1,4 @@
-"""What a node knows of another one."""
+"""Status of another node, as far as this one knows."""
 
 from typing import NamedTuple
 

@@ -33,7 +33,7 @@ class PemFile(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """What the files said when they were read."""
+    """Content of the files at the time when they were read."""
 
     client: ssl.SSLContext
     server: ssl.SSLContext

@@ -9,8 +9,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from keelmq.cli.output import EXIT_ERROR, EXIT_USAGE, AsJson, print_json, print_table
-from keelmq_spark import answers, cli_run
-from keelmq_spark.graph import DEPTH_MAX, Fact, Graph, NoTables
+from keelmq_spark import cli_run
+from keelmq_spark.queries import answers
+from keelmq_spark.queries.graph import DEPTH_MAX, Fact, Graph, NoTables
 
 Tables = Annotated[
     Path, typer.Option("--tables", envvar="KEELMQ_LINEAGE", metavar="PATH", help="Directory of the lineage tables.")
@@ -96,7 +97,7 @@ def _cell(value: Any) -> Any:
 def _draw(file: Path | None, svg: Callable[[], str], heading: str, facts: Sequence[Fact]) -> None:
     if file is None:
         return
-    from keelmq_spark.drawing import html
+    from keelmq_spark.queries.drawing import html
 
     if file.suffix not in (".svg", ".html"):
         _fail(f"--picture {file}: the name ends in .svg or .html", EXIT_USAGE)
@@ -108,7 +109,7 @@ def _draw(file: Path | None, svg: Callable[[], str], heading: str, facts: Sequen
 @app.command()
 def show(what: What, tables: Tables = DEFAULT_TABLES, picture: Picture = None, as_json: AsJson = False) -> None:
     """Show the story of a message or a transaction: its events, and who sent, consumed or retried it."""
-    from keelmq_spark.pictures import story_picture
+    from keelmq_spark.queries.pictures import story_picture
 
     with _graph(tables) as graph:
         node_id = _node_of(graph, what)
@@ -159,7 +160,7 @@ def descendants(
 def _walk(
     what: str, depth: int, tables: Path, picture: Path | None, as_json: bool, answer: Callable[..., list[Fact]]
 ) -> None:
-    from keelmq_spark.pictures import story_picture
+    from keelmq_spark.queries.pictures import story_picture
 
     with _graph(tables) as graph:
         node_id = _node_of(graph, what)
@@ -232,7 +233,7 @@ def resets(limit: Limit = answers.LIMIT, tables: Tables = DEFAULT_TABLES, as_jso
 @app.command("graph")
 def topics(tables: Tables = DEFAULT_TABLES, picture: Picture = None, as_json: AsJson = False) -> None:
     """Show which topics lead to which, through which groups."""
-    from keelmq_spark.pictures import topics_picture
+    from keelmq_spark.queries.pictures import topics_picture
 
     with _graph(tables) as graph:
         facts = answers.topic_graph(graph)

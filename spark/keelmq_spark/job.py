@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.compute as pc
 
-from keelmq_spark.commits import Format, TablesLock
-from keelmq_spark.events import EVENTS_ARROW
+from keelmq_spark.folding.sink import LineageSink
 from keelmq_spark.java import use_java
 from keelmq_spark.log_reader import LogReader
 from keelmq_spark.openlineage import Reporter
 from keelmq_spark.options import SourceOptions
-from keelmq_spark.sink import LineageSink
 from keelmq_spark.source import index_of, open_log
-from keelmq_spark.tables import Tables
+from keelmq_spark.tables.commits import Format, TablesLock
+from keelmq_spark.tables.tables import Tables
+from keelmq_spark.views.events import EVENTS_ARROW
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

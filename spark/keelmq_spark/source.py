@@ -16,11 +16,11 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from keelmq_spark.decode import event_batches
-from keelmq_spark.events import EVENTS_SPARK
 from keelmq_spark.log_reader import LogReader
-from keelmq_spark.messages import message_batches, messages_schema
 from keelmq_spark.options import SourceOptions
+from keelmq_spark.views.decode import event_batches
+from keelmq_spark.views.events import EVENTS_SPARK
+from keelmq_spark.views.messages import message_batches, messages_schema
 
 ENTRIES_PER_PARTITION_MIN: Final = 64
 """Minimum number of entries per partition; fewer are not worth another task."""

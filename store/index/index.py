@@ -55,7 +55,7 @@ FAILED_ERRNOS: Final = (errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 class IndexFigures(NamedTuple):
-    """What RocksDB says of its files, its memory and its work."""
+    """Figures of RocksDB on its files, its memory and its work."""
 
     file_bytes: int
     memtable_bytes: int

@@ -12,61 +12,34 @@
 import struct
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
-from store.commands.cluster import PutSettings
 from store.commands.entry import IRREVERSIBLE, Command, DecodedEntry, Result, decode_entry
-from store.commands.groups import (
-    CloneOffsets,
-    CommitOffsets,
-    DeleteGroup,
-    GiveBack,
-    JoinGroup,
-    LeaveGroup,
-    PutGroup,
-    ReplayDeadLetters,
-    ResetOffsets,
-)
-from store.commands.messages import BatchPlaced, CancelScheduled, FireTimers, Produce, Produced
-from store.commands.pops import AckPopped, ChangeInvisible, ExpirePopped, Pop
-from store.commands.retention import ExpireMessages, ReleaseMessages, SweepIndex
-from store.commands.topics import DeleteTopic, PutTopic, TopicDeleted, TopicPut
-from store.commands.transactions import (
-    CheckUrlSet,
-    Decide,
-    Discard,
-    Prepare,
-    RecordChecks,
-    ResumeTransaction,
-    SetCheckUrl,
-)
-from store.commands.users import DeleteUser, PutUser
+from store.commands.messages import Produce
+from store.commands.transactions import Prepare
 from store.errors import CLOCK_IN_DOUBT, Refused
 from store.features import FEATURES, FIRST_LEVEL, read_level
 from store.groups.pops import Pops
 from store.groups.redelivery import Redeliveries
-from store.groups.removal import GroupRemoval
 from store.index import keys
 from store.index.index import Index
 from store.limits import DEDUPE_MIN_ENTRIES
 from store.log.record import KIND_CONFIG, KIND_ENTRY, Entry
-from store.messages.block_location import BlockLocation
 from store.messages.dedupe import DedupeCounters
 from store.messages.log_references import LOG_RANGE_BYTES
 from store.messages.placement import At, CarriedOut
 from store.messages.timers import TimerCounters
 from store.messages.topics import FIRST_TOPIC_ID
-from store.state.delivery import Delivery
-from store.state.expiry import OUTCOMES_REMOVED_MIN, Expiry
+from store.state.expiry import OUTCOMES_REMOVED_MIN
+from store.state.handlers import Handlers
 from store.state.index_upgrade import upgrade
 from store.state.message_search import MessageSearch
 from store.state.queries import Queries
 from store.state.rows_hash import SUMMED, rows_hash
 from store.state.state_history import StateDigest, StateHistory
 from store.state.tables import Tables
-from store.transactions.transactions import Transactions
 
 FLUSH_LOG_BYTES: Final = 64 * 1024 * 1024
 """The index is flushed after this many bytes of log were applied ..."""
@@ -76,8 +49,6 @@ FLUSH_ENTRIES: Final = 20_000
 
 HASH_BYTES: Final = 8
 _HASHED_HEADER: Final = struct.Struct(">QQBQ")
-
-Handler = Callable[[Any, At, tuple[int, ...]], Result]
 
 
 class _Applied(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -167,53 +138,17 @@ class StateMachine(Queries):
             dedupe_min_entries=dedupe_min_entries,
             log_range_bytes=log_range_bytes,
         )
-        topics, queues, groups = tables.topics, tables.queues, tables.groups
-        placement, outcomes, settings = tables.placement, tables.outcomes, tables.settings
-        transactions = Transactions(tables.transactions, topics, queues, placement, tables.messages, settings, outcomes)
-        redeliveries = Redeliveries(topics, queues, tables.timers, groups, tables.marks, placement, outcomes)
-        pops = Pops(topics, queues, groups, tables.leases, redeliveries, outcomes)
+        topics, queues, placement, outcomes = tables.topics, tables.queues, tables.placement, tables.outcomes
+        redeliveries = Redeliveries(topics, queues, tables.timers, tables.groups, tables.marks, placement, outcomes)
+        pops = Pops(topics, queues, tables.groups, tables.leases, redeliveries, outcomes)
         super().__init__(tables, MessageSearch(tables), pops)
-        delivery = Delivery(tables)
-        expiry = Expiry(tables, self._releases, delivery, self._forget_outcomes)
-        removal = GroupRemoval(topics, groups, tables.marks, tables.history, tables.leases, tables.messages)
-        self._dedupe, self._messages, self._placement = tables.dedupe, tables.messages, placement
-        self._transactions = transactions
+        handlers = Handlers(tables, redeliveries, pops, self._releases, self._forget_outcomes)
+        self._handlers, self._transactions = handlers.by_type, handlers.transactions
+        self._dedupe, self._placement = tables.dedupe, placement
         self._flush_log_bytes, self._flush_entries = flush_log_bytes, flush_entries
         self._flushed_position: int | None = None
         self._unflushed_entries = 0
         self.history = StateHistory(_digest(applied))
-        self._handlers: dict[type[Command], Handler] = {
-            PutTopic: self._put_topic,
-            DeleteTopic: self._delete_topic,
-            Produce: self._produce,
-            Prepare: transactions.prepare,
-            Decide: lambda command, at, _: transactions.decide(command, at),
-            RecordChecks: lambda command, at, _: transactions.record_checks(command, at),
-            Discard: lambda command, at, _: transactions.discard(command, at),
-            SetCheckUrl: self._set_check_url,
-            JoinGroup: lambda command, at, _: self._groups.join(command, at.clock_ms),
-            LeaveGroup: lambda command, _at, _: self._groups.leave(command),
-            CommitOffsets: lambda command, at, _: groups.commit(command, at),
-            ResetOffsets: lambda command, at, _: groups.reset(command, at),
-            CloneOffsets: lambda command, at, _: groups.clone(command, at),
-            FireTimers: lambda command, at, _: delivery.fire(command, at),
-            CancelScheduled: lambda command, at, _: delivery.cancel(command, at),
-            GiveBack: lambda command, at, _: redeliveries.give_back(command, at),
-            PutGroup: lambda command, _at, _: groups.put(command),
-            ReplayDeadLetters: lambda command, at, _: redeliveries.replay(command, at),
-            ResumeTransaction: lambda command, at, _: transactions.resume(command, at),
-            PutSettings: lambda command, _at, _: settings.put(command),
-            ExpireMessages: lambda command, at, _: expiry.expire(command, at),
-            ReleaseMessages: lambda command, at, _: expiry.release(command, at),
-            SweepIndex: lambda command, at, _: expiry.sweep_index(command, at),
-            Pop: lambda command, at, _: pops.pop(command, at),
-            AckPopped: lambda command, at, _: pops.ack(command, at),
-            ChangeInvisible: lambda command, at, _: pops.change_invisible(command, at),
-            ExpirePopped: lambda command, at, _: pops.expire(command, at),
-            DeleteGroup: lambda command, _at, _: removal.delete(command),
-            PutUser: lambda command, at, _: tables.users.put(command, at.raft_index),
-            DeleteUser: lambda command, _at, _: tables.users.delete(command),
-        }
         self._take_level(self._level_applied())
         if stored is None:
             topics.create_system_topics()
@@ -384,38 +319,6 @@ class StateMachine(Queries):
         if before - self._applied.first_outcome >= OUTCOMES_REMOVED_MIN:
             self._outcomes.remove(self._applied.first_outcome, before)
             self._applied.first_outcome = before
-
-    def _put_topic(self, command: PutTopic, at: At, _: tuple[int, ...]) -> TopicPut:
-        known = self._topics.get(command.topic)
-        queues = len(known.ends) if known is not None else 0
-        topic, created = self._topics.put(command, at.clock_ms)
-        if len(topic.ends) != queues:
-            self._groups.topic_grown(topic, queues)
-        return TopicPut(topic.info(), created)
-
-    def _delete_topic(self, command: DeleteTopic, _at: At, _: tuple[int, ...]) -> TopicDeleted:
-        topic = self._topics.delete(command)
-        self._groups.topic_deleted(topic)
-        self._messages.forget_topic(topic.id)
-        return TopicDeleted(topic.name)
-
-    def _produce(self, command: Produce, at: At, block_offsets: tuple[int, ...]) -> Produced:
-        checked = self._placement.check(command.batches, transactional=False, clock_ms=at.clock_ms)
-        placed: list[BatchPlaced] = []
-        for batch, offset in zip(checked, block_offsets, strict=True):
-            header = batch.header
-            block = BlockLocation.of(header, at.position, offset)
-            now = self._placement.recheck(batch) if placed else batch
-            placed.append(self._placement.place(now, block, at))
-        return Produced(tuple(placed))
-
-    def _set_check_url(self, command: SetCheckUrl, _at: At, _: tuple[int, ...]) -> CheckUrlSet:
-        key = keys.check_url(command.producer_group)
-        if command.url is None:
-            self._index.delete(key)
-        else:
-            self._index.put(key, command.url.encode())
-        return CheckUrlSet(command.producer_group, command.url)
 
 
 def _refusal(value: object) -> object:

@@ -31,7 +31,7 @@ class Comparison(NamedTuple):
 
     @property
     def ratios(self) -> list[float]:
-        """This tree's figure over the other's, so that above 1 is always better: times are turned round."""
+        """Return this tree's figure over the other's, so that above 1 is always better: times are turned round."""
         pairs = zip(self.ours, self.theirs, strict=True)
         return [theirs / ours if self.load in LOWER_IS_BETTER else ours / theirs for ours, theirs in pairs]
 

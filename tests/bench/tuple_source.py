@@ -7,10 +7,10 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from keelmq_spark.decode import trace_id_of
-from keelmq_spark.events import EVENTS_SPARK
 from keelmq_spark.options import SourceOptions
 from keelmq_spark.source import KeelMQStreamReader, LogRange, open_log
+from keelmq_spark.views.decode import trace_id_of
+from keelmq_spark.views.events import EVENTS_SPARK
 
 
 class TupleDataSource(DataSource):

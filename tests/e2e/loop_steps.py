@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from cluster.process.config import ENVIRONMENT_PREFIX
+from cluster.process.option import ENVIRONMENT_PREFIX
 from tests.e2e.cluster_process import NodeProcess
 
 STEP_MS_MAX: Final = 20

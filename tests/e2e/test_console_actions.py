@@ -1,4 +1,4 @@
-"""What the console changes, in a real browser: each action asks first, does it through the API, and says so."""
+"""Changes by the console, in a real browser: each action asks first, does it through the API, and says so."""
 
 from typing import Any
 

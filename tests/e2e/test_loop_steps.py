@@ -94,7 +94,7 @@ def test_all_the_queues_of_a_group(node: NodeProcess) -> None:
 
 
 def test_many_batches_with_all_keys_that_are_due_at_once(node: NodeProcess) -> None:
-    """They are delivered by several entries, each of which is applied in one step."""
+    """Several entries deliver the batches; each is applied in one step."""
 
     def attempt(number: int) -> None:
         deliver_at_ms = int(time.time() * 1_000) + 5_000

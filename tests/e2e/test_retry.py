@@ -13,6 +13,7 @@ from keelmq import Admin, Connection, Consumer, Origin, Producer, ReceivedMessag
 from keelmq.cli.app import app
 from keelmq.consuming.group_session import GroupSession
 from keelmq.consuming.selection import EVERYTHING
+from keelmq.consuming.session_times import SessionTimes
 from keelmq.errors import Forbidden, StaleGeneration
 from tests.e2e import fixtures
 from tests.e2e.cluster_process import ClusterProcess, until
@@ -123,8 +124,7 @@ async def test_a_member_of_an_older_generation_gives_nothing_back(connection: Co
             {topic: EVERYTHING},
             member_id=member,
             client_id=member,
-            session_timeout_ms=60_000,
-            call_timeout_ms=60_000,
+            times=SessionTimes(60_000, call_timeout_ms_max=60_000),
         )
         for member in ("first", "second")
     ]

@@ -143,7 +143,7 @@ def test_the_command_leads_from_nothing_to_a_working_service(cluster: ClusterPro
 
 
 def test_a_new_node_joins_a_closed_cluster(cluster: ClusterProcess, tmp_path: Path) -> None:
-    """It shows the administrator's token to the node that it asks."""
+    """The new node shows the administrator's token to the node that it asks."""
     node = empty_node(cluster, 4, tmp_path)
     secret = cluster.nodes[1].arguments
     at = node.arguments.index("--peer-secret-file")

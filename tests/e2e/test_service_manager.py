@@ -1,4 +1,4 @@
-"""What nodes tell the service manager, heard at a real datagram socket, and what SIGHUP changes."""
+"""Notices of nodes to the service manager, heard at a real datagram socket, and the effect of SIGHUP."""
 
 import os
 import signal

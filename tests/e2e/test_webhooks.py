@@ -169,7 +169,7 @@ def test_a_server_that_hangs_delays_no_other_group(tmp_path: Path) -> None:
 
 
 def test_a_node_that_others_reach_sends_checks_where_it_is_told_only(tmp_path: Path) -> None:
-    """What is registered already is asked for again before each call, by the node that leads then."""
+    """The node that leads asks before each call whether it may call a URL, even one that is registered already."""
     secrets = tmp_path / "secrets"
     write_secrets(secrets, NEW)
     options = (*OPTIONS, *CHECKS, "--webhook-secret-file", str(secrets))

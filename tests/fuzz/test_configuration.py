@@ -8,7 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cluster.process.config import ConfigError, NodeConfig, load, options, validate
+from cluster.process.addresses import ConfigError
+from cluster.process.config import NodeConfig, options
+from cluster.process.config_loading import load
+from cluster.process.validation import validate
 from tests.fuzz.budget import fuzz
 from tests.fuzz.mutation import damaged
 

@@ -14,9 +14,11 @@ import raft.node
 import store.snapshots.install
 from cluster.core.long_poll import AppliedWaiters
 from raft.config import RaftConfig
+from raft.events import NodeEvents
 from raft.handlers import SafeRaft
 from raft.health.clock import Clock
 from raft.library import LEADER, now
+from raft.storage import Storage
 from store.log.commit_log import CommitLog
 from store.log.errors import DiskFull, LogError
 from store.log.hard_state import HardState
@@ -186,17 +188,12 @@ class Replica:
         )
         self._transport = SimTransport(self)
         clock = Clock(self._wall_ms, worked_s=now)
+        snapshots = SnapshotStore(self.disk, DATA, self.index, self._indexes)
         with mock.patch.object(raft.node, "TcpTransport", return_value=self._transport):
             self.node = raft.node.RaftNode(
                 config,
-                self.log,
-                hard_state,
-                self.machine,
-                watermarks,
-                on_fatal=self.on_fatal,
-                snapshot_store=SnapshotStore(self.disk, DATA, self.index, self._indexes),
-                on_installed=self._on_decided,
-                on_forgotten=self._on_forgotten,
+                Storage(self.log, hard_state, self.machine, watermarks, snapshots),
+                NodeEvents(self.on_fatal, on_installed=self._on_decided, on_forgotten=self._on_forgotten),
                 clock=clock,
             )
         self.observer.on_start(self)

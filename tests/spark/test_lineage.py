@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 
 from examples.lineage.truth import compare
 from examples.lineage.workload import Workload
-from keelmq_spark.graph import Graph, NoTables
 from keelmq_spark.job import JobOptions, start
-from keelmq_spark.tables import Tables
+from keelmq_spark.queries.graph import Graph, NoTables
+from keelmq_spark.tables.tables import Tables
 from tests.e2e.cluster_process import ClusterProcess, wait_for
 from tests.patience import PATIENCE_S
 from tests.spark.queries import begun

@@ -1,9 +1,12 @@
-"""Rules of the whole project: the documentation points at existing things; files and functions stay readable."""
+"""Rules of the whole project: the documentation points at existing things; files, functions, classes and folders stay
+readable. `lint-imports` holds the layers, and that no imports form a circle.
+"""
 
 import ast
 import re
 import subprocess
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,18 @@ from tests.requirements import MAKE
 ROOT = Path(__file__).parents[2]
 FILE_LINES_MAX = 450
 FUNCTION_LINES_MAX = 70
+CONSTRUCTOR_LINES_MAX = 70
+"""Maximum number of lines of a constructor with its parameters: beyond it a class has more parts than one can see."""
+CONSTRUCTOR_POSITIONAL_MAX = 7
+FOLDER_MODULES_MAX = 25
+"""Maximum number of modules that lie in one folder of the code, with its `__init__.py`."""
+NO_SUBJECT = re.compile(
+    "(?:of|in|on|at|by|for|from|with|without|to|into|onto|over|under|between|through|after|before|as|about|against|"
+    "among|behind|beside|beyond|during|except|inside|outside|near|per|since|than|towards?|until|upon|within|via|what|"
+    "which|who|whom|whose|that|those|these|this|it|its|they|their|them|he|she|his|her)[\\s.,:;]",
+    re.IGNORECASE,
+)
+"""Prepositions and pronouns: a docstring that begins with one leaves its subject to be guessed."""
 CODE_FOLDERS = ("cluster", "raft", "store", "client", "spark", "deploy", "examples", "tests")
 
 PACKAGES = (ROOT, ROOT / "client", ROOT / "spark")
@@ -55,6 +70,30 @@ def test_a_file_is_one_concept_of_readable_size(source: Path) -> None:
     # A long list of parameters is documentation; what has to fit a screen is the body.
     long = [f.name for f in functions if (f.end_lineno or 0) - f.body[0].lineno + 1 > FUNCTION_LINES_MAX]
     assert long == []
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=name_of)
+def test_a_class_is_composed_of_parts_that_can_be_seen_at_once(source: Path) -> None:
+    nodes = [node for node in ast.walk(ast.parse(source.read_text())) if isinstance(node, ast.FunctionDef)]
+    constructors = [node for node in nodes if node.name == "__init__"]
+    lines = [(node.end_lineno or 0) - node.lineno + 1 for node in constructors]
+    assert [each for each in lines if each > CONSTRUCTOR_LINES_MAX] == []
+    positional = [len(node.args.posonlyargs) + len(node.args.args) - 1 for node in constructors]
+    assert [each for each in positional if each > CONSTRUCTOR_POSITIONAL_MAX] == []
+
+
+def test_a_folder_of_the_code_has_few_modules() -> None:
+    modules = [path for path in SOURCES if not path.is_relative_to(ROOT / "tests")]
+    counts = Counter(str(path.parent.relative_to(ROOT)) for path in modules)
+    assert {folder: count for folder, count in counts.items() if count > FOLDER_MODULES_MAX} == {}
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=name_of)
+def test_a_docstring_begins_with_a_verb_or_a_noun(source: Path) -> None:
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    nodes = [node for node in ast.walk(ast.parse(source.read_text())) if isinstance(node, kinds)]
+    texts = [text for node in nodes if (text := ast.get_docstring(node))]
+    assert [text for text in texts if NO_SUBJECT.match(text)] == []
 
 
 def test_every_make_target_is_listed_with_what_it_does() -> None:

@@ -8,26 +8,28 @@ from keelmq.cli import contexts, lazy, output
 from keelmq.version import VERSION
 
 SUMMARIES: Final = {
-    "doctor": "Examine the cluster: ask every node twice, and print what is wrong, by which evidence, and the next "
-    "command.",
-    "top": "Show rates, latencies, lag and the nodes, live on a terminal and as plain columns in a pipe.",
-    "send": "Send messages; returns when a majority of the nodes has fsynced them.",
-    "consume": "Print messages. Without a group, nothing is committed and no other consumer is affected.",
-    "pop": "Pop messages, print and acknowledge them. A group without offsets begins with the oldest message.",
-    "topic": "Create, list, show and delete topics.",
-    "message": "Find messages by id, key, time or offset, and trace one.",
-    "scheduled": "List and cancel messages that wait for their delivery time.",
-    "transaction": "List, show, resume and decide half transactions.",
-    "group": "List, show, change and reset consumer groups.",
-    "dlq": "List dead letters, and deliver them to their group once more.",
-    "cluster": "The state of the cluster.",
-    "log": "Show the commit log, as a replica delivers it.",
-    "backup": "Backups of the whole cluster; keelmqd restore brings them back.",
-    "auth": "Users, their tokens and permissions.",
-    "cert": "Make an authority and certificates for TLS, and show them. No node is asked.",
+    "operations.doctor": "Examine the cluster: ask every node twice, and print what is wrong, by which evidence, and "
+    "the next command.",
+    "operations.top": "Show rates, latencies, lag and the nodes, live on a terminal and as plain columns in a pipe.",
+    "messages.send": "Send messages; returns when a majority of the nodes has fsynced them.",
+    "messages.consume": "Print messages. Without a group, nothing is committed and no other consumer is affected.",
+    "messages.pop": "Pop messages, print and acknowledge them. A group without offsets begins with the oldest message.",
+    "messages.topic": "Create, list, show and delete topics.",
+    "messages.message": "Find messages by id, key, time or offset, and trace one.",
+    "messages.scheduled": "List and cancel messages that wait for their delivery time.",
+    "messages.transaction": "List, show, resume and decide half transactions.",
+    "groups.group": "List, show, change and reset consumer groups.",
+    "groups.dlq": "List dead letters, and deliver them to their group once more.",
+    "operations.cluster": "The state of the cluster.",
+    "operations.log": "Show the commit log, as a replica delivers it.",
+    "operations.backup": "Backups of the whole cluster; keelmqd restore brings them back.",
+    "security.auth": "Users, their tokens and permissions.",
+    "security.cert": "Make an authority and certificates for TLS, and show them. No node is asked.",
     "context": "Name clusters, and choose the one that commands use.",
 }
-"""The commands in the order of the help, each with the first paragraph of its own help."""
+"""The modules of the commands in the order of the help, each with the first paragraph of its command's own help. The
+last part of a module's name is the name of its command.
+"""
 
 app = typer.Typer(
     cls=lazy.group_of(SUMMARIES),

@@ -44,7 +44,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Contexts:
-    """What the file says."""
+    """Content of the file."""
 
     current: str | None
     """Name of the context that is used when nothing else is said; None if there is none."""
@@ -82,7 +82,7 @@ class Contexts:
 
 @dataclass(frozen=True)
 class Flags:
-    """What the command line says before the command; None where it says nothing."""
+    """Options that the command line has before the command; None for those it has not."""
 
     context: str | None = None
     ca_file: str | None = None

@@ -12,16 +12,18 @@ from typer.main import get_command
 class LazyCommand(TyperCommand):
     """A command, or a group of commands, that is only known by its name and the first paragraph of its help."""
 
-    def __init__(self, name: str, summary: str) -> None:
-        super().__init__(name, help=summary)
+    def __init__(self, module: str, summary: str) -> None:
+        """Create the command of `keelmq.cli.<module>`; the last part of that name is the command's name."""
+        super().__init__(module.rpartition(".")[2], help=summary)
+        self.module = module
 
     def load(self) -> TyperCommand | TyperGroup:
-        """Import the module of this name in `keelmq.cli` and return its command.
+        """Import the module and return its command.
 
         A group is the module's `app`; a single command is the function of the same name, with EXAMPLES as its epilog.
         """
         name = str(self.name)
-        module = import_module(f"keelmq.cli.{name}")
+        module = import_module(f"keelmq.cli.{self.module}")
         parent = typer.Typer(rich_markup_mode="rich")
         parent.callback()(_nothing)
         if hasattr(module, "app"):
@@ -40,13 +42,13 @@ class LazyCommand(TyperCommand):
 
 
 def group_of(summaries: Mapping[str, str]) -> type[TyperGroup]:
-    """Return a class of groups with a lazy command for each name, which is listed with its summary."""
+    """Return a class of groups with a lazy command for each module, which is listed with its summary."""
 
     class LazyGroup(TyperGroup):
         def __init__(self, **attributes: Any) -> None:
             super().__init__(**attributes)
-            for name, summary in summaries.items():
-                self.add_command(LazyCommand(name, summary))
+            for module, summary in summaries.items():
+                self.add_command(LazyCommand(module, summary))
 
     return LazyGroup
 

@@ -14,15 +14,15 @@ from keelmq.consuming.group_beginnings import GroupBeginnings
 from keelmq.consuming.group_beginnings import Start as Start
 from keelmq.consuming.group_member import GroupMember
 from keelmq.consuming.group_session import GroupSession, TopicQueue
-from keelmq.consuming.handler_call import handle_of
-from keelmq.consuming.handover import Handover
+from keelmq.consuming.handlers import Handlers
 from keelmq.consuming.queue_reader import Handling, QueueReader, ReaderOptions
-from keelmq.consuming.selection import EVERYTHING, PerTopic, selections_of
+from keelmq.consuming.redelivery import OnError, tries_before_giving_back
+from keelmq.consuming.selection import EVERYTHING, PerTopic, check_topics, selections_of
+from keelmq.consuming.session_times import CLOSE_TIMEOUT_MS, COMMIT_INTERVAL_MS, SessionTimes
 from keelmq.consuming.stop_signals import stopped_by_signals
 from keelmq.errors import InvalidRequest
-from keelmq.limits import check_group, check_range, check_topic
+from keelmq.limits import check_group, check_range
 from keelmq.message import ReceivedMessage
-from keelmq.plain_calls import WorkerThreads
 from keelmq.producing.producer import default_client_id
 from keelmq.transport.connection import Connection
 from keelmq.transport.tls import Tls
@@ -30,16 +30,9 @@ from keelmq.transport.tls import Tls
 MAX_MESSAGES: Final = 32
 WAIT_MS: Final = 15_000
 SESSION_TIMEOUT_MS: Final = 30_000
-HEARTBEAT_MS_MAX: Final = 3_000
-COMMIT_INTERVAL_MS: Final = 100
 PREFETCH_MESSAGES: Final = 1_000
 PREFETCH_BYTES: Final = 100 * 1024 * 1024
-CLOSE_TIMEOUT_MS: Final = 10_000
 CONSUME_TIMEOUT_MS: Final = 15 * 60_000
-CONSUME_TIMEOUT_MS_MAX: Final = 7 * 24 * 3_600_000
-CALL_TIMEOUT_MS: Final = 5_000
-
-OnError = Literal["block", "give_back"]
 
 
 class Consumer:
@@ -100,73 +93,41 @@ class Consumer:
         connection: Connection | None = None,
         tls: Tls | None = None,
     ) -> None:
-        names = [topics] if isinstance(topics, str) else list(topics)
         check_group(group)
-        if not names:
-            raise InvalidRequest("invalid_request", "topics: a consumer needs at least one")
-        for topic in names:
-            check_topic(topic)
-        if handler is not None and batch_handler is not None:
-            raise InvalidRequest("invalid_request", "give handler or batch_handler, not both")
+        self._selections = selections_of(check_topics(topics), tags, filter)
         if start not in ("earliest", "latest"):
             check_range("start", start, 0, 1 << 62)
         check_range("max_messages", max_messages, 1, 10_000)
-        check_range("wait_ms", wait_ms, 0, 30_000)
-        check_range("session_timeout_ms", session_timeout_ms, 1_000, 1_800_000)
-        check_range("concurrency", concurrency, 1, 1_024)
-        check_range("tries", tries, 1, 1_000)
-        if on_error not in (None, "block", "give_back"):
-            raise InvalidRequest("invalid_request", "on_error: block or give_back")
-        check_range("commit_interval_ms", commit_interval_ms, 0, 60_000)
-        check_range("prefetch_messages", prefetch_messages, 1, 1_000_000)
-        check_range("prefetch_bytes", prefetch_bytes, 1, 1 << 40)
-        check_range("close_timeout_ms", close_timeout_ms, 0, 3_600_000)
-        check_range("consume_timeout_ms", consume_timeout_ms, 1, CONSUME_TIMEOUT_MS_MAX)
+        times = SessionTimes(session_timeout_ms, commit_interval_ms, close_timeout_ms)
         self.group = group
         self.member_id = secrets.token_hex(12)
-        self._selections = selections_of(names, tags, filter)
         self._start = start
-        self._connection = connection or Connection(servers, tls=tls)
-        self._owns_connection = connection is None
         self._client_id = client_id or default_client_id()
         self._faults = Faults(on_fault)
-        iterated = handler is None and batch_handler is None
-        self._handover = Handover(consume_timeout_ms, self._faults.timed_out) if iterated else None
-        self._threads = WorkerThreads(concurrency)
-        self._handle = handle_of(handler, batch_handler, self._handover, self._threads, group, self._client_id)
-        self._slots = asyncio.Semaphore(1 if self._handover else concurrency)
+        self._handlers = handlers = Handlers(
+            handler, batch_handler, concurrency, consume_timeout_ms, self._faults.timed_out, group, self._client_id
+        )
+        self._handover = handlers.handover
         self._options = ReaderOptions(
-            processors=1 if ordered or self._handover else concurrency,
+            processors=1 if ordered or handlers.handover else concurrency,
             handler_messages=max_messages if batch_handler is not None else 1,
             prefetch_messages=prefetch_messages,
             prefetch_bytes=prefetch_bytes,
             wait_ms=wait_ms,
-            tries=tries if (on_error or ("block" if ordered else "give_back")) == "give_back" else None,
-            consume_timeout_ms=None if iterated else consume_timeout_ms,
+            tries=tries_before_giving_back(on_error, tries, ordered=ordered),
+            consume_timeout_ms=handlers.call_timeout_ms,
             follower_reads=follower_reads,
         )
+        self._connection = connection or Connection(servers, tls=tls)
+        self._owns_connection = connection is None
         self._close_timeout_ms = close_timeout_ms
         session = GroupSession(
-            self._connection,
-            group,
-            self._selections,
-            member_id=self.member_id,
-            client_id=self._client_id,
-            session_timeout_ms=session_timeout_ms,
-            call_timeout_ms=min(CALL_TIMEOUT_MS, session_timeout_ms),
+            self._connection, group, self._selections, member_id=self.member_id, client_id=self._client_id, times=times
         )
-        self._queues = AssignedQueues({*names, f"%RETRY%{group}"}, session_timeout_ms, self._handover, self._faults)
-        self._member = GroupMember(
-            self._connection,
-            group,
-            session,
-            self._queues,
-            GroupBeginnings(session, start),
-            self._reader,
-            heartbeat_s=min(session_timeout_ms / 3, HEARTBEAT_MS_MAX) / 1000,
-            commit_interval_s=commit_interval_ms / 1000,
-            grace_ms=close_timeout_ms,
-        )
+        topics_read = {*self._selections, f"%RETRY%{group}"}
+        self._queues = AssignedQueues(topics_read, session_timeout_ms, self._handover, self._faults)
+        beginnings = GroupBeginnings(session, start)
+        self._member = GroupMember(self._connection, group, session, self._queues, beginnings, self._reader, times)
         self._tasks: list[asyncio.Task[None]] = []
         self._closing: asyncio.Task[None] | None = None
         self._state: Literal["new", "running", "closed"] = "new"
@@ -263,7 +224,7 @@ class Consumer:
             if self._member.has_joined:
                 await self._member.leave()
         finally:
-            self._threads.close()
+            self._handlers.close()
             if self._owns_connection:
                 self._connection.close()
 
@@ -326,8 +287,8 @@ class Consumer:
 
     def _reader(self, place: TopicQueue, position: int) -> QueueReader:
         handling = Handling(
-            handle=self._handle,
-            slots=self._slots,
+            handle=self._handlers.handle,
+            slots=self._handlers.slots,
             on_progress=self._member.progressed,
             give_back=None if self._handover is not None else self._member.give_back,
             on_timeout=self._faults.tell,

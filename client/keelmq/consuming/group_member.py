@@ -11,6 +11,7 @@ from keelmq.consuming.group_beginnings import GroupBeginnings
 from keelmq.consuming.group_session import MOVED_ON, OFFSETS_PER_COMMIT_MAX, SESSION_OVER, GroupSession, TopicQueue
 from keelmq.consuming.queue_reader import QueueReader
 from keelmq.consuming.redelivery import wish_of
+from keelmq.consuming.session_times import SessionTimes
 from keelmq.errors import (
     AlreadyBegun,
     Conflict,
@@ -48,10 +49,7 @@ class GroupMember:
         queues: AssignedQueues,
         beginnings: GroupBeginnings,
         make_reader: MakeReader,
-        *,
-        heartbeat_s: float,
-        commit_interval_s: float,
-        grace_ms: int,
+        times: SessionTimes,
     ) -> None:
         self._connection = connection
         self._group = group
@@ -60,9 +58,9 @@ class GroupMember:
         self._readers = queues.readers
         self._beginnings = beginnings
         self._make_reader = make_reader
-        self._heartbeat_s = heartbeat_s
-        self._commit_interval_s = commit_interval_s
-        self._grace_ms = grace_ms
+        self._heartbeat_s = times.heartbeat_s
+        self._commit_interval_s = times.commit_interval_ms / 1000
+        self._grace_ms = times.close_timeout_ms
         self.has_joined = False
         """True when the group may count this member."""
         self._generation = -1

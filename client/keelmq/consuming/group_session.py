@@ -8,6 +8,7 @@ from urllib.parse import quote
 from keelmq import wire
 from keelmq.blocks.batch import decode_block, received_messages
 from keelmq.consuming.selection import EVERYTHING, Selection
+from keelmq.consuming.session_times import SessionTimes
 from keelmq.errors import (
     Corrupt,
     GroupNotFound,
@@ -52,16 +53,15 @@ class GroupSession:
         *,
         member_id: str,
         client_id: str,
-        session_timeout_ms: int,
-        call_timeout_ms: int,
+        times: SessionTimes,
     ) -> None:
         self._connection = connection
         self._topics = dict(topics)
         self._path = f"/v1/groups/{quote(group, safe='')}"
         self._member_id = member_id
         self._client_id = client_id
-        self._session_timeout_ms = session_timeout_ms
-        self._call_timeout_ms = call_timeout_ms
+        self._session_timeout_ms = times.session_timeout_ms
+        self._call_timeout_ms = times.call_timeout_ms
         self.committed_index = 0
         """Minimum index that the leader had applied when it last returned the committed offsets; 0 if it is unknown."""
 

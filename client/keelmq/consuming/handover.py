@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from keelmq.errors import ConsumeTimeout
 from keelmq.message import ReceivedMessage
 
+OnTimeout = Callable[[ConsumeTimeout, Sequence[ReceivedMessage]], None]
 _Offer = tuple[ReceivedMessage, asyncio.Future[None]]
 
 
@@ -17,9 +18,7 @@ class Handover:
     here: if it takes longer than `timeout_ms`, `on_timeout` is called.
     """
 
-    def __init__(
-        self, timeout_ms: int, on_timeout: Callable[[ConsumeTimeout, Sequence[ReceivedMessage]], None]
-    ) -> None:
+    def __init__(self, timeout_ms: int, on_timeout: OnTimeout) -> None:
         self._timeout_ms = timeout_ms
         self._on_timeout = on_timeout
         self._timer: asyncio.TimerHandle | None = None

@@ -12,11 +12,13 @@ import msgspec
 from keelmq.consuming.attempts import HandlerCancelled, log_failed_attempt
 from keelmq.consuming.group_session import Pulled, TopicQueue
 from keelmq.consuming.handler_call import Handle, HandlerCall
+from keelmq.consuming.handover import OnTimeout
 from keelmq.consuming.progress import QueueProgress
 from keelmq.consuming.queue_pages import QueuePages
 from keelmq.consuming.redelivery import RetryLater
 from keelmq.consuming.selection import EVERYTHING, Selection
 from keelmq.errors import Closed, ConsumeTimeout, KeelMQError, OffsetOutOfRange
+from keelmq.limits import check_range
 from keelmq.line_log import log
 from keelmq.message import ReceivedMessage
 from keelmq.transport.connection import Connection
@@ -34,7 +36,6 @@ Hold = Literal["paused", "session", "assignment"]
 """Reason why a queue is held: the application paused it, the member's session may be over, or the group has moved on
 and its committed offset is not known yet."""
 
-OnTimeout = Callable[[ConsumeTimeout, Sequence[ReceivedMessage]], None]
 OnExpired = Callable[[str, int, int, int], None]
 """Receives topic, queue, the next offset of the group, and the first retained offset."""
 GiveBack = Callable[[Sequence[ReceivedMessage], BaseException], Awaitable[None]]
@@ -59,6 +60,12 @@ class ReaderOptions(msgspec.Struct, frozen=True):
 
     follower_reads: bool = True
     """Read old messages at a follower."""
+
+    def __post_init__(self) -> None:
+        """Raises InvalidRequest for a number out of its range."""
+        check_range("wait_ms", self.wait_ms, 0, 30_000)
+        check_range("prefetch_messages", self.prefetch_messages, 1, 1_000_000)
+        check_range("prefetch_bytes", self.prefetch_bytes, 1, 1 << 40)
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,13 @@
 """Redelivery of messages that a handler cannot process now; after too many attempts they become dead letters."""
 
-from typing import Final
+from typing import Final, Literal
 
+from keelmq.errors import InvalidRequest
 from keelmq.limits import DELAY_MS_MAX, check_range
 from keelmq.printable import error_text
 
 REASON_BYTES_MAX: Final = 255
+OnError = Literal["block", "give_back"]
 
 
 class RetryLater(Exception):
@@ -20,6 +22,16 @@ class RetryLater(Exception):
         super().__init__(reason)
         self.delay_ms = delay_ms
         self.reason = reason
+
+
+def tries_before_giving_back(on_error: OnError | None, tries: int, *, ordered: bool) -> int | None:
+    """Return the number of calls of a raising handler before its messages are given back; None to call it until it
+    succeeds. Raises InvalidRequest.
+    """
+    check_range("tries", tries, 1, 1_000)
+    if on_error not in (None, "block", "give_back"):
+        raise InvalidRequest("invalid_request", "on_error: block or give_back")
+    return tries if (on_error or ("block" if ordered else "give_back")) == "give_back" else None
 
 
 def wish_of(failure: BaseException) -> tuple[int | None, str]:

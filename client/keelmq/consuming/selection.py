@@ -6,6 +6,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from keelmq.errors import InvalidRequest
+from keelmq.limits import check_topic
 
 PerTopic = str | Mapping[str, str] | None
 """One text for all topics, or a mapping for the named topics; all messages of other topics are read."""
@@ -29,6 +30,16 @@ class Selection(msgspec.Struct, frozen=True):
 
 
 EVERYTHING = Selection()
+
+
+def check_topics(topics: str | Sequence[str]) -> list[str]:
+    """Return the names of one or more topics. Raises InvalidRequest."""
+    names = [topics] if isinstance(topics, str) else list(topics)
+    if not names:
+        raise InvalidRequest("invalid_request", "topics: a consumer needs at least one")
+    for topic in names:
+        check_topic(topic)
+    return names
 
 
 def selections_of(topics: Sequence[str], tags: PerTopic, filter: PerTopic) -> dict[str, Selection]:

@@ -32,7 +32,7 @@ class Frame(NamedTuple):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """What the first frame of a backup says of it. Fields that only a newer broker writes are ignored."""
+    """Summary of a backup, which is its first frame. Fields that only a newer broker writes are ignored."""
 
     format: int
     cluster_id: str

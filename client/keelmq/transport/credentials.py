@@ -51,7 +51,7 @@ class TokenFile:
 
 
 class Credentials:
-    """What a client shows to the nodes of one cluster. Without a token, it shows nothing."""
+    """Credentials that a client shows to the nodes of one cluster; none without a token."""
 
     def __init__(self, token: TokenSource | None, trusted: Sequence[Origin], *, environment: bool = True) -> None:
         """Create them; `trusted` are the nodes that the caller named. Without `token`, the variables KEELMQ_TOKEN and

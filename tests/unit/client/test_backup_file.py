@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from keelmq.cli.backup import NewFile
+from keelmq.cli.operations.backup import NewFile
 
 
 def test_the_first_that_is_whole_gets_the_name(tmp_path: Path) -> None:

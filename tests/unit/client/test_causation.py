@@ -249,7 +249,7 @@ async def test_with_opentelemetry_sends_and_handler_calls_are_spans_of_one_trace
 
     consumer = Consumer(SERVERS, "shipping", "orders", handle, client_id="c2")
     async with made:
-        await consumer._handle([incoming])
+        await consumer._handlers.handle([incoming])
     send, process = spans.finished
     assert (send.name, send.kind.name, process.name, process.kind.name) == (
         "send t",

@@ -21,9 +21,9 @@ from hypothesis.provisional import domains
 from typer.testing import CliRunner, Result
 
 from cluster.process.config import NodeConfig
-from keelmq.cli import cert
 from keelmq.cli.app import app
-from keelmq.cli.certificates import client_subject, node_subject, node_uri, parse_host
+from keelmq.cli.security import cert
+from keelmq.cli.security.certificates import client_subject, node_subject, node_uri, parse_host
 from keelmq.errors import InvalidRequest
 from raft.config import TlsConfig
 from raft.membership import NODE_ID_MAX

@@ -27,7 +27,7 @@ every_command: Final = pytest.mark.parametrize("name", COMMANDS)
 KILLER: Final = """
 # Runs a command in one child after the other, the nth of which is killed before its nth system call, until one ends.
 import itertools, os, shutil, signal, sys
-import keelmq.cli.authority_directory
+import keelmq.cli.security.authority_directory
 from typer.testing import CliRunner
 from keelmq.cli.app import app
 

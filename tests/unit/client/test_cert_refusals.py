@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
 )
 
-from keelmq.cli.authority_directory import make_authority_in
+from keelmq.cli.security.authority_directory import make_authority_in
 from tests.certificates import Authority
 from tests.unit.client.test_cert import NODE_1, keelmq
 

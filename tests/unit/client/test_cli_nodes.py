@@ -6,7 +6,7 @@ import pytest
 
 from keelmq import Admin, Connection
 from keelmq.admin import ClusterMembers
-from keelmq.cli.nodes import _promote_when_ready
+from keelmq.cli.operations.nodes import _promote_when_ready
 from keelmq.errors import NotFound
 from keelmq.transport.http1 import HttpResponse
 from tests.unit.client.scripted import Request, ScriptedTransport, json_answer, problem
@@ -46,7 +46,7 @@ async def promote_when_ready(refusals: list[tuple[str, int]], last: HttpResponse
 async def test_who_waits_for_a_promotion_is_told_for_what_whenever_that_changes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("keelmq.cli.nodes.LOOK_AGAIN_S", 0)
+    monkeypatch.setattr("keelmq.cli.operations.nodes.LOOK_AGAIN_S", 0)
     answer = await promote_when_ready(
         [("change_in_progress", 0), ("not_caught_up", 0), ("not_caught_up", 60), ("change_in_progress", 99)],
         json_answer(PROMOTED),
@@ -62,6 +62,6 @@ async def test_who_waits_for_a_promotion_is_told_for_what_whenever_that_changes(
 
 
 async def test_a_node_that_is_removed_meanwhile_is_waited_for_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("keelmq.cli.nodes.LOOK_AGAIN_S", 0)
+    monkeypatch.setattr("keelmq.cli.operations.nodes.LOOK_AGAIN_S", 0)
     with pytest.raises(NotFound):
         await promote_when_ready([("not_caught_up", 0)], problem(404, "node_not_found"))

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from keelmq.admin import TimelineEvent
+from keelmq.cli.messages.timeline import print_timeline
 from keelmq.cli.output import fail, print_json, print_table, say
-from keelmq.cli.timeline import print_timeline
 from keelmq.errors import NotFound
 
 SENT = "key\x1b[2J\x1b]0;owned\x07\r\x9b31m\x7f\u202e\u2028"

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from keelmq.admin import ClusterStatus
-from keelmq.cli.exposition import Reading, increase, quantile
-from keelmq.cli.findings import Seen, findings_of
+from keelmq.cli.operations.exposition import Reading, increase, quantile
+from keelmq.cli.operations.findings import Seen, findings_of
 
 PAGE: Final = (Path(__file__).parents[3] / "docs" / "cli.md").read_text()
-SOURCE: Final = (Path(__file__).parents[3] / "client" / "keelmq" / "cli" / "findings.py").read_text()
+SOURCE: Final = (Path(__file__).parents[3] / "client" / "keelmq" / "cli" / "operations" / "findings.py").read_text()
 NOW_S: Final = 1_700_000_000.0
 HEALTHY: Final = f"""
 # HELP keelmq_raft_voters Voters of the cluster

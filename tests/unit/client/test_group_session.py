@@ -8,6 +8,7 @@ import pytest
 
 from keelmq.consuming.group_session import GroupSession
 from keelmq.consuming.selection import EVERYTHING
+from keelmq.consuming.session_times import SessionTimes
 from keelmq.errors import NoLeader
 from keelmq.transport.connection import Connection
 from keelmq.transport.http1 import ConnectFailed, ExchangeFailed, HttpResponse
@@ -28,8 +29,7 @@ def open_session(
         {"t": EVERYTHING},
         member_id="m",
         client_id="c",
-        session_timeout_ms=10_000,
-        call_timeout_ms=call_timeout_ms,
+        times=SessionTimes(10_000, call_timeout_ms_max=call_timeout_ms),
     )
     return session, transport
 

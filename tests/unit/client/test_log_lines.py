@@ -28,7 +28,7 @@ class Unprintable(Exception):
 
 
 class Written:
-    """What a stream handler with a usual format writes."""
+    """Text that a stream handler with a usual format writes."""
 
     def __init__(self) -> None:
         self._stream = io.StringIO()

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from keelmq.consuming.consumer import HEARTBEAT_MS_MAX
+from keelmq.consuming.session_times import HEARTBEAT_MS_MAX
 from tests.unit.client.scripted_group import ScriptedGroup
 from tests.unit.client.test_consumer_pause import MINUTES_S, Seen, consumer, until
 from tests.unit.client.virtual_time import run_in_virtual_time

@@ -10,6 +10,7 @@ from keelmq.blocks.batch import encode_messages
 from keelmq.consuming.consumer import Consumer
 from keelmq.consuming.group_session import GroupSession, Pulled, pull
 from keelmq.consuming.selection import EVERYTHING, Selection, selections_of
+from keelmq.consuming.session_times import SessionTimes
 from keelmq.errors import Corrupt, InvalidFilter, InvalidRequest, error_from_problem
 from keelmq.message import Message
 from keelmq.transport.connection import Connection
@@ -53,8 +54,7 @@ async def test_a_join_says_what_the_member_reads() -> None:
             topics,
             member_id="m",
             client_id="c",
-            session_timeout_ms=10_000,
-            call_timeout_ms=5_000,
+            times=SessionTimes(10_000),
         )
         await session.join()
     first, second = (request.json() for request in transport.requests)

@@ -26,7 +26,7 @@ second."""
 
 
 class Kind(NamedTuple):
-    """What the requests of a principal are like, by which one of its quotas is the tight one."""
+    """Kind of a principal's requests, by which one of its quotas is the tight one."""
 
     in_bytes: int
     out_bytes: int
@@ -51,7 +51,7 @@ class Clock:
 
 
 class Got(NamedTuple):
-    """What one run gave to each principal, in units of its tight quota, and what went wrong meanwhile."""
+    """Shares that one run gave to each principal, in units of its tight quota, and what went wrong meanwhile."""
 
     shares: dict[str, float]
     """Ratio of what the principal got to its quota, by name."""

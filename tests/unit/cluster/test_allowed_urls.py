@@ -1,10 +1,10 @@
-"""Which URLs and addresses webhook_allow allows."""
+"""URLs and addresses that webhook_allow allows."""
 
 import pytest
 
 from cluster.process.addresses import ConfigError
 from cluster.process.allowed_urls import AllowedUrls, UrlInvalid, UrlNotAllowed, require_address
-from cluster.process.config import load
+from cluster.process.config_loading import load
 
 HOOKS = "https://hooks.example:8443/keelmq"
 

@@ -12,7 +12,8 @@ import pytest
 
 from cluster.broker import Broker
 from cluster.health.certificate_guard import DAY_S, WARNING_DAYS
-from cluster.process.config import ConfigError, load
+from cluster.process.addresses import ConfigError
+from cluster.process.config_loading import load
 from cluster.process.exit_codes import ExitCode, StartupError
 from raft.config import TlsConfig
 from tests.certificates import Authority, today

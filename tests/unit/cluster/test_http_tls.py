@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from cluster.process.config import ConfigError, NodeConfig, load
+from cluster.process.addresses import ConfigError
+from cluster.process.config import NodeConfig
+from cluster.process.config_loading import load
 from cluster.process.http_tls import HttpTls, http_tls, trusting
 from raft.config import TlsConfig
 from raft.peers.pem_files import TlsError, meet

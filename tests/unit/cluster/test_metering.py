@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from cluster.http.metering import is_free
-from cluster.process.config import ConfigError, validate
+from cluster.process.addresses import ConfigError
 from cluster.process.quota_file import FILE_BYTES_MAX, NOT_USERS, read_quotas
+from cluster.process.validation import validate
 from cluster.security.principals import RESERVED_NAMES
 from tests.unit.cluster.conftest import Answer, Node, node_config, running_node
 

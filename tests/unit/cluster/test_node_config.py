@@ -8,16 +8,11 @@ import msgspec
 import pytest
 
 from cluster.main import main, run_parser
-from cluster.process.config import (
-    HEARTBEATS_PER_ELECTION_TIMEOUT_MIN,
-    Address,
-    ConfigError,
-    NodeConfig,
-    Option,
-    load,
-    options,
-)
+from cluster.process.addresses import Address, ConfigError
+from cluster.process.config import HEARTBEATS_PER_ELECTION_TIMEOUT_MIN, NodeConfig, options
+from cluster.process.config_loading import load
 from cluster.process.exit_codes import ExitCode
+from cluster.process.option import Option
 from raft.library import library_configuration
 from raft.membership import NODE_ID_MAX
 from store.log.commit_log import CommitLog

@@ -1,4 +1,4 @@
-"""What the node's side of sd_notify takes from its environment, and what it sends."""
+"""The node's side of sd_notify: its environment, and the messages that it sends."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""What no rule allows is denied, deny wins, networks bind, and rules that could never match are refused."""
+"""An action that no rule allows is denied, deny wins, networks bind, and rules that could never match are refused."""
 
 import pytest
 from hypothesis import given

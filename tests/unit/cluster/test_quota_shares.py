@@ -27,7 +27,7 @@ def takes_nothing(bucket: TokenBucket, now_s: float, tokens: int) -> None:
 
 
 def forgives_debts(bucket: TokenBucket, now_s: float, tokens: int) -> None:
-    """What a body or an answer takes beyond a full bucket is forgotten."""
+    """A mutant forgets the bytes that a body or an answer takes beyond a full bucket."""
     _take(bucket, now_s, tokens)
     bucket._full_s = min(bucket._full_s, now_s + 1)
 
@@ -84,7 +84,7 @@ def begins_anew_at_every_look(principals: _Principals, rates_of: Callable[[str],
 
 
 def tells_half_the_wait(quota: Quota, limit: str, bucket: TokenBucket, wait_s: float) -> Problem:
-    """Who waits as long as he is told is refused again."""
+    """A mutant refuses a client again that has waited as long as it was told."""
     return _refusal(quota, limit, bucket, wait_s / 2)
 
 

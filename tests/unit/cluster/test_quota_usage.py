@@ -1,4 +1,4 @@
-"""What is shown of quotas: who was at work lately, and what is left."""
+"""Shown usage of quotas: the principals that were at work lately, and their rest."""
 
 from pathlib import Path
 from typing import Any

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from cluster.background import retention_service
-from cluster.broker import LOG_BEGINS_LATE, REBUILD_ADVICE, Broker
+from cluster.broker import Broker
+from cluster.node_store import LOG_BEGINS_LATE, REBUILD_ADVICE
 from cluster.process.config import NodeConfig
 from cluster.process.exit_codes import ExitCode, StartupError
 from raft.node import RaftNode

@@ -1,4 +1,4 @@
-"""What a node measures on its hot paths: durations, requests by route, topics; and how many series that makes."""
+"""Measurements of a node's hot paths: durations, requests by route, topics; and the number of their series."""
 
 import asyncio
 import gc

@@ -13,7 +13,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import BaseTestServer, TestServer
 
-from cluster.process.config import ConfigError, load
+from cluster.process.addresses import ConfigError
+from cluster.process.config_loading import load
 from cluster.transactions.webhooks import ANSWER_BYTES_MAX
 from tests.unit.cluster.conftest import START_MS, Node, node_config, running_node
 from tests.unit.cluster.test_certificate_guard import alarms_of

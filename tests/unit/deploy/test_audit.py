@@ -106,7 +106,7 @@ def test_a_tool_that_fails_by_itself_is_not_skipped(tool: Tool, tmp_path: Path) 
 
 @pytest.mark.parametrize("output", ["not JSON", "{}"])
 def test_an_answer_that_cannot_be_read_is_an_error_of_the_audit(output: str, tool: Tool, tmp_path: Path) -> None:
-    """It must not end the command with a trace: a report-only audit would fail the build then."""
+    """The answer must not end the command with a trace: a report-only audit would fail the build then."""
     tool("pip-audit", f"print({output!r})")
     with pytest.raises(audit.AuditError, match="cannot be read"):
         audit.advisories(tmp_path)

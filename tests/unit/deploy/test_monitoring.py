@@ -20,7 +20,7 @@ from tests.unit.cluster.conftest import Node, node_config, running_node
 MONITORING: Final = REPOSITORY / "deploy" / "monitoring"
 RULES: Final = (MONITORING / "rules.yml").read_text()
 RUNBOOKS: Final = (REPOSITORY / "docs" / "runbooks.md").read_text()
-FINDINGS: Final = REPOSITORY / "client" / "keelmq" / "cli" / "findings.py"
+FINDINGS: Final = REPOSITORY / "client" / "keelmq" / "cli" / "operations" / "findings.py"
 ALERTS: Final = re.findall(r"- alert: (\w+)$", RULES, re.MULTILINE)
 EXPRESSION: Final = re.compile(r"- alert: (\w+)\n +expr: \|-\n((?: {10}.*\n)+)")
 METRIC: Final = re.compile(r"\b(?:keelmq|process|python)_\w+")

@@ -10,8 +10,10 @@ from crc32c import crc32c
 
 from raft.config import PeerAddress, RaftConfig
 from raft.errors import RaftError
+from raft.events import NodeEvents
 from raft.node import RaftNode
 from raft.proposals import Applied
+from raft.storage import Storage
 from store.commands.entry import Proposal
 from store.commands.messages import BatchHeader, Produce
 from store.commands.topics import PutTopic
@@ -60,13 +62,14 @@ class Member:
         self.watermarks = Watermarks.open(self.disk, str(self.directory))
         self.node = RaftNode(
             self.config,
-            self.log,
-            hard_state,
-            self.machine,
-            self.watermarks,
-            on_fatal=self.fatal.append,
-            on_forgotten=self.begin_anew,
-            differs=DiffersMark(self.disk, str(self.directory)),
+            Storage(
+                self.log,
+                hard_state,
+                self.machine,
+                self.watermarks,
+                differs=DiffersMark(self.disk, str(self.directory)),
+            ),
+            NodeEvents(self.fatal.append, on_forgotten=self.begin_anew),
         )
         await self.node.start()
         self.running = True

@@ -1,4 +1,4 @@
-"""What a leader commits, and when: with the acknowledgement that allows it, and nothing before its own no-op."""
+"""Commits of a leader: with the acknowledgement that allows it, and nothing before its own no-op."""
 
 from collections.abc import Callable
 

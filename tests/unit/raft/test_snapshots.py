@@ -12,8 +12,10 @@ import pytest
 import raft.snapshots.sender
 import store.snapshots.snapshot
 from raft.config import RaftConfig
+from raft.events import NodeEvents
 from raft.messages import Append, Message, SnapshotBegin, SnapshotChunk, SnapshotReject
 from raft.node import RaftNode
+from raft.storage import Storage
 from store.index.index import Index
 from store.log.commit_log import CommitLog
 from store.log.hard_state import HardState
@@ -58,13 +60,14 @@ class SnapshotMember(Member):
         self.watermarks = Watermarks.open(self.disk, str(self.directory))
         self.node = RaftNode(
             self.config,
-            self.log,
-            self.hard_state,
-            self.machine,
-            self.watermarks,
-            on_fatal=self.fatal.append,
-            snapshot_store=SnapshotStore(self.disk, str(self.directory), self.index, places),
-            on_installed=self.reopen,
+            Storage(
+                self.log,
+                self.hard_state,
+                self.machine,
+                self.watermarks,
+                SnapshotStore(self.disk, str(self.directory), self.index, places),
+            ),
+            NodeEvents(self.fatal.append, on_installed=self.reopen),
         )
         await self.node.start()
         self.running = True

@@ -6,10 +6,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keelmq_spark.commits import Format
-from keelmq_spark.events import EVENTS_ARROW
-from keelmq_spark.sink import LineageSink
-from keelmq_spark.tables import Tables
+from keelmq_spark.folding.sink import LineageSink
+from keelmq_spark.tables.commits import Format
+from keelmq_spark.tables.tables import Tables
+from keelmq_spark.views.events import EVENTS_ARROW
 
 START_US = 1_790_000_000_000_000
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import duckdb
 
-from keelmq_spark.sink import LineageSink
-from keelmq_spark.tables import Tables
+from keelmq_spark.folding.sink import LineageSink
+from keelmq_spark.tables.tables import Tables
 from tests.unit.spark.history import History, shop
 
 CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.link", "open")

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from keelmq_spark import answers
 from keelmq_spark.cli import app
-from keelmq_spark.drawing import Arrow, Box, draw, html
-from keelmq_spark.graph import Graph, NoTables
-from keelmq_spark.pictures import story_picture
+from keelmq_spark.queries import answers
+from keelmq_spark.queries.drawing import Arrow, Box, draw, html
+from keelmq_spark.queries.graph import Graph, NoTables
+from keelmq_spark.queries.pictures import story_picture
 from tests.unit.spark.history import START_US, History, shop
 
 

@@ -12,9 +12,9 @@ from keelmq.blocks.batch import encode_messages
 from keelmq.errors import Corrupt
 from keelmq.log.log_events import EntryEvents, EventMessages, EventsPage, LogEvent, read_frames
 from keelmq.message import Message
-from keelmq_spark.decode import cause_of, event_batches, trace_id_of
-from keelmq_spark.events import EVENTS_ARROW
-from keelmq_spark.messages import message_batches
+from keelmq_spark.views.decode import cause_of, event_batches, trace_id_of
+from keelmq_spark.views.events import EVENTS_ARROW
+from keelmq_spark.views.messages import message_batches
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 CAUSED = Message(

@@ -2,7 +2,7 @@
 
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from keelmq_spark.events import EVENTS_ARROW, EVENTS_SPARK
+from keelmq_spark.views.events import EVENTS_ARROW, EVENTS_SPARK
 
 
 def test_spark_makes_the_same_arrow_schema_of_it() -> None:

@@ -5,10 +5,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from keelmq_spark import intervals, schema
-from keelmq_spark.fold import Fold
-from keelmq_spark.fold_state import FoldState, decode_state, encode_state
-from keelmq_spark.places import Places
+from keelmq_spark.folding import intervals
+from keelmq_spark.folding.fold import Fold
+from keelmq_spark.folding.fold_state import FoldState, decode_state, encode_state
+from keelmq_spark.folding.places import Places
+from keelmq_spark.tables import schema
 from tests.unit.spark.history import History, shop
 
 EdgeKey = tuple[str, str, str]
@@ -243,7 +244,7 @@ def test_a_delivery_of_a_topic_that_was_made_again_says_nothing_about_the_new_to
 
 
 def test_a_set_of_ranges_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("keelmq_spark.intervals.RANGES_MAX", 2)
+    monkeypatch.setattr("keelmq_spark.folding.intervals.RANGES_MAX", 2)
     ranges: intervals.Ranges = []
     for begin in (20, 0, 10):
         intervals.add(ranges, begin, begin + 5)
@@ -310,7 +311,7 @@ def test_a_job_that_begins_late_takes_what_it_can_know() -> None:
 
 
 def test_what_is_open_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("keelmq_spark.fold.OPEN_MAX", 3)
+    monkeypatch.setattr("keelmq_spark.folding.fold.OPEN_MAX", 3)
     log = History()
     for number in range(5):
         log.half(f"t{number}", "orders", f"m-{number}")

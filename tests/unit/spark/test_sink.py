@@ -12,12 +12,12 @@ from deltalake import DeltaTable
 from typer.testing import CliRunner
 
 from keelmq_spark.cli import app
-from keelmq_spark.commits import Format, Gap, OtherLog, TablesError, TablesInUse, TablesLock
-from keelmq_spark.fold import Fold
-from keelmq_spark.fold_state import FoldState
-from keelmq_spark.places import READ_AHEAD_MESSAGES, Places
-from keelmq_spark.sink import LineageSink
-from keelmq_spark.tables import Tables
+from keelmq_spark.folding.fold import Fold
+from keelmq_spark.folding.fold_state import FoldState
+from keelmq_spark.folding.places import READ_AHEAD_MESSAGES, Places
+from keelmq_spark.folding.sink import LineageSink
+from keelmq_spark.tables.commits import Format, Gap, OtherLog, TablesError, TablesInUse, TablesLock
+from keelmq_spark.tables.tables import Tables
 from tests.unit.spark import killed_writer
 from tests.unit.spark.history import History, shop
 
@@ -139,7 +139,7 @@ def test_compaction_keeps_every_row(tmp_path: Path) -> None:
 
 
 def test_short_jobs_compact_what_earlier_ones_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("keelmq_spark.tables.COMPACT_EVERY", 4)
+    monkeypatch.setattr("keelmq_spark.tables.tables.COMPACT_EVERY", 4)
     log = History()
     for number in range(12):
         log.publish("orders", f"m-{number}")
@@ -194,7 +194,7 @@ def test_a_second_writer_is_refused_and_the_tables_are_those_of_the_first(format
 
 LOCKED = """
 import pathlib, sys
-from keelmq_spark.commits import TablesLock
+from keelmq_spark.tables.commits import TablesLock
 
 with TablesLock(pathlib.Path(sys.argv[1])):
     print("locked", flush=True)

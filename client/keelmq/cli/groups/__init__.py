@@ -1,0 +1,1 @@
+"""Commands for consumer groups and their dead letters."""

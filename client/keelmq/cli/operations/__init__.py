@@ -1,0 +1,1 @@
+"""Commands for who runs the cluster: its nodes, its log, its backups, and what is wrong with it."""

@@ -1,0 +1,98 @@
+"""Command `keelmq doctor`: asks all nodes, looks from all sides, and says what to do next."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from keelmq.cli.operations.cluster import NODE_TIMEOUT_MS, Answer, ask_all
+from keelmq.cli.operations.exposition import Reading
+from keelmq.cli.operations.findings import CHECKS, Finding, Seen, findings_of
+from keelmq.cli.output import DEFAULT_SERVERS, EXIT_ERROR, AsJson, Servers, connection_to, print_json, run, say
+
+if TYPE_CHECKING:
+    from keelmq.admin import ClusterStatus
+
+EXAMPLES: Final = "Example:  keelmq doctor --servers http://10.0.0.1:7081"
+TEXT: Final = "text/plain"
+
+
+def doctor(
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0.0, max=600.0, help="Time between two looks, for what moves or is slow.")
+    ] = 2.0,
+    servers: Servers = DEFAULT_SERVERS,
+    as_json: AsJson = False,
+) -> None:
+    """Examine the cluster: ask every node twice, and print what is wrong, by which evidence, and the next command.
+
+    Exit code 1 if a finding is critical.
+    """
+    seen = run(servers, lambda connection: _look(servers, seconds), as_json=as_json)
+    found = findings_of(seen)
+    is_critical = any(finding.severity == "critical" for finding in found)
+    if as_json:
+        print_json(
+            {
+                "healthy": not is_critical,
+                "nodes_asked": len(seen.statuses) + len(seen.unreachable),
+                "checks": len(CHECKS),
+                "findings": [finding.document() for finding in found],
+            }
+        )
+    else:
+        _print(seen, found)
+    if is_critical:
+        raise typer.Exit(EXIT_ERROR)
+
+
+def _print(seen: Seen, found: Sequence[Finding]) -> None:
+    for finding in found:
+        say(f"{finding.severity}: {finding.what} ({finding.code})")
+        say(f"    evidence: {finding.evidence}")
+        say(f"    next: {finding.next_step}")
+    asked = len(seen.statuses) + len(seen.unreachable)
+    say(f"{len(found) or 'no'} finding{'s' * (len(found) != 1)} by {len(CHECKS)} checks of {asked} nodes")
+
+
+async def _look(servers: str, seconds: float) -> Seen:
+    first, before = await _ask(servers)
+    await asyncio.sleep(seconds)
+    last, after = await _ask(servers)
+    sooner = {status.node_id: status for status in _statuses(first)}
+    return Seen(
+        statuses=_statuses(last),
+        unreachable={answer.url: answer.error for answer in last if answer.status is None},
+        before=before,
+        after=after,
+        moved={each.node_id: (sooner[each.node_id], each) for each in _statuses(last) if each.node_id in sooner},
+        now_s=time.time(),
+    )
+
+
+def _statuses(answers: Sequence[Answer]) -> "list[ClusterStatus]":
+    return [answer.status for answer in answers if answer.status is not None]
+
+
+async def _ask(servers: str) -> tuple[list[Answer], dict[int, Reading]]:
+    """Return the answers of all nodes, and the metrics of those that show them."""
+    answers = await ask_all(servers)
+    nodes = [(answer.status.node_id, answer.url) for answer in answers if answer.status is not None]
+    readings = await asyncio.gather(*(read_metrics(url, servers) for _, url in nodes))
+    return answers, {node_id: reading for (node_id, _), reading in zip(nodes, readings, strict=True) if reading}
+
+
+async def read_metrics(url: str, servers: str) -> Reading:
+    """Return the metrics of the node at `url`; empty when it does not show them."""
+    from keelmq.errors import KeelMQError
+
+    connection = connection_to(servers, NODE_TIMEOUT_MS, node=url)
+    try:
+        answer = await connection.call("GET", "/metrics", accept=TEXT, anywhere=True)
+    except KeelMQError:
+        return Reading()
+    finally:
+        connection.close()
+    return Reading(answer.body.decode(errors="replace"))

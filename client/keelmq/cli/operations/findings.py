@@ -1,0 +1,273 @@
+"""Findings of `keelmq doctor`: each check looks at what all nodes say, and yields its findings."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+from keelmq.cli.operations.exposition import Reading, quantile
+
+if TYPE_CHECKING:
+    from keelmq.admin import ClusterStatus
+
+Severity = Literal["critical", "warning"]
+
+BEHIND_ENTRIES: Final = 10_000
+SYNC_S: Final = 0.1
+COMMIT_S: Final = 0.5
+LOOP_S: Final = 0.1
+FREE_SHARE: Final = 0.1
+USED_SHARE: Final = 0.8
+FILES_MIN: Final = 4_096
+CLOCK_S: Final = 0.5
+CERTIFICATE_S: Final = 14 * 86_400.0
+WAITING_S: Final = 300.0
+OTHERS: Final = "(others)"
+STATUS: Final = "keelmq cluster status"
+LOOK_AT_LOG: Final = "read the end of the node's log"
+
+
+class Finding(NamedTuple):
+    """One thing that is wrong: what, by which evidence, and the next command or step."""
+
+    code: str
+    severity: Severity
+    what: str
+    evidence: str
+    next_step: str
+
+    def document(self) -> dict[str, Any]:
+        return self._asdict()
+
+
+class Seen(NamedTuple):
+    """Answers of the nodes about themselves and each other."""
+
+    statuses: "Sequence[ClusterStatus]"
+    unreachable: Mapping[str, str]
+    """URLs of nodes that did not answer, with the error."""
+    before: Mapping[int, Reading]
+    """Metrics by node, at the beginning. Nodes that show none are missing."""
+    after: Mapping[int, Reading]
+    """The same at the end, some seconds later."""
+    moved: "Mapping[int, tuple[ClusterStatus, ClusterStatus]]"
+    """Statuses by node at the beginning and at the end."""
+    now_s: float
+
+    @property
+    def members(self) -> "list[ClusterStatus]":
+        return [status for status in self.statuses if not status.removed]
+
+    @property
+    def leader(self) -> "ClusterStatus | None":
+        leading = [status for status in self.members if status.role == "leader"]
+        return max(leading, key=lambda status: status.term, default=None)
+
+    def of_leader(self) -> Reading:
+        leader = self.leader
+        return Reading() if leader is None else self.after.get(leader.node_id, Reading())
+
+
+Check = Callable[[Seen], Iterator[Finding]]
+
+
+def unreachable_nodes(seen: Seen) -> Iterator[Finding]:
+    for url, error in seen.unreachable.items():
+        yield Finding(
+            "node_unreachable", "critical", f"{url} does not answer", error, f"start the node, or {LOOK_AT_LOG}"
+        )
+
+
+def missing_leader(seen: Seen) -> Iterator[Finding]:
+    if seen.members and seen.leader is None:
+        waits = next((each.waits_for for each in seen.members if each.waits_for), "an election is under way")
+        yield Finding("no_leader", "critical", "no node leads, so nothing can be written", waits, "start these nodes")
+
+
+def quorum_margin(seen: Seen) -> Iterator[Finding]:
+    readings = [each for each in seen.after.values() if each.all("keelmq_raft_quorum_margin")]
+    if not readings:
+        return
+    margin = max(each.value("keelmq_raft_quorum_margin") for each in readings)
+    voters = max(each.value("keelmq_raft_voters") for each in readings)
+    evidence = f"{margin:.0f} of {voters:.0f} voters may fall silent, as the node that hears most says"
+    if margin < 0:
+        yield Finding("no_quorum", "critical", "no majority of the voters is there", evidence, "start the other nodes")
+    elif margin == 0 and voters > 1:
+        yield Finding(
+            "quorum_margin", "warning", "one more node that fails stops all writes", evidence, "start the other nodes"
+        )
+
+
+def differing_views(seen: Seen) -> Iterator[Finding]:
+    clusters = {status.cluster_id for status in seen.statuses}
+    if len(clusters) > 1:
+        yield Finding(
+            "two_clusters", "critical", "the nodes are of different clusters", ", ".join(sorted(clusters)), STATUS
+        )
+        return
+    newest = max((status.term for status in seen.members), default=0)
+    views = {status.node_id: status.leader_id for status in seen.members if status.term == newest}
+    if len(set(views.values())) > 1 or any(status.term != newest for status in seen.members):
+        evidence = ", ".join(f"node {each.node_id}: {each.leader_id} in term {each.term}" for each in seen.members)
+        yield Finding("views_differ", "warning", "the nodes do not agree on who leads", evidence, STATUS)
+
+
+def differing_hashes(seen: Seen) -> Iterator[Finding]:
+    hashes: dict[int, dict[str, list[int]]] = {}
+    for status in seen.members:
+        if status.state_hash:
+            hashes.setdefault(status.hash_index, {}).setdefault(status.state_hash, []).append(status.node_id)
+    for index, found in hashes.items():
+        if len(found) > 1:
+            evidence = "; ".join(f"{each[:12]} on {', '.join(map(str, nodes))}" for each, nodes in found.items())
+            yield Finding(
+                "hashes_differ",
+                "critical",
+                f"the states of the nodes differ after entry {index}",
+                evidence,
+                "keelmq cluster rebuild NODE, the one that differs from the majority",
+            )
+
+
+def differing_versions(seen: Seen) -> Iterator[Finding]:
+    versions = {status.node_id: status.version for status in seen.members if status.version}
+    if len(set(versions.values())) > 1:
+        evidence = ", ".join(f"node {node_id}: {version}" for node_id, version in sorted(versions.items()))
+        yield Finding(
+            "versions_differ", "warning", "the nodes run different versions", evidence, "keelmq cluster upgrade, later"
+        )
+
+
+def alarms(seen: Seen) -> Iterator[Finding]:
+    for status in seen.statuses:
+        for alarm in status.alarms:
+            severity: Severity = "critical" if alarm.severity == "critical" else "warning"
+            what = f"node {status.node_id} has the alarm {alarm.code}"
+            yield Finding(f"alarm_{alarm.code}", severity, what, alarm.detail or "(hidden)", STATUS)
+
+
+def nodes_behind(seen: Seen) -> Iterator[Finding]:
+    committed = max((status.commit_index for status in seen.members), default=0)
+    for status in seen.members:
+        left = committed - status.applied_index
+        first, last = seen.moved.get(status.node_id, (status, status))
+        leads_on = any(later.commit_index > sooner.commit_index for sooner, later in seen.moved.values())
+        if left > BEHIND_ENTRIES:
+            yield Finding(
+                "node_behind", "critical", f"node {status.node_id} is behind", f"it lacks {left} entries", LOOK_AT_LOG
+            )
+        elif left and leads_on and first is not last and first.applied_index == last.applied_index:
+            evidence = f"it applied nothing after entry {last.applied_index}, while others committed up to {committed}"
+            yield Finding("node_stands", "critical", f"node {status.node_id} does not move", evidence, LOOK_AT_LOG)
+
+
+def slow_nodes(seen: Seen) -> Iterator[Finding]:
+    limits = (
+        ("sync_slow", "keelmq_fsync_seconds", 0.99, SYNC_S, "syncs its log slowly", "iostat -x 1 on that machine"),
+        ("commit_slow", "keelmq_commit_seconds", 0.99, COMMIT_S, "commits slowly", STATUS),
+        ("loop_late", "keelmq_loop_delay_seconds", 0.9, LOOP_S, "has a late event loop", "top on that machine"),
+    )
+    for node_id, after in seen.after.items():
+        for code, name, share, limit_s, what, step in limits:
+            found_s = quantile(seen.before.get(node_id, Reading()), after, name, share)
+            if found_s is not None and found_s > limit_s:
+                evidence = f"{share:.0%} of what {name} counted meanwhile took up to {found_s:g} s"
+                yield Finding(code, "warning", f"node {node_id} {what}", evidence, step)
+
+
+def short_resources(seen: Seen) -> Iterator[Finding]:
+    for node_id, shown in seen.after.items():
+        free, size = shown.value("keelmq_disk_free_bytes"), shown.value("keelmq_disk_size_bytes")
+        if size and free / size < FREE_SHARE:
+            evidence = f"{free / 1e9:.1f} of {size / 1e9:.1f} GB are free"
+            yield Finding("disk_low", "warning", f"the disk of node {node_id} is nearly full", evidence, STATUS)
+        files, files_max = shown.value("process_open_fds"), shown.value("process_max_fds")
+        if files_max and (files_max < FILES_MIN or files / files_max > USED_SHARE):
+            evidence = f"{files:.0f} of {files_max:.0f} files are open"
+            step = f"raise the limit of open files (ulimit -n) to {FILES_MIN} or more"
+            yield Finding("few_files", "warning", f"node {node_id} may open few files", evidence, step)
+        used, limit = shown.value("keelmq_http_connections"), shown.value("keelmq_http_connections_limit")
+        if limit and used / limit > USED_SHARE:
+            evidence = f"{used:.0f} of {limit:.0f} connections are open"
+            step = "let clients keep their connections, or raise max_connections"
+            yield Finding("few_connections", "warning", f"node {node_id} is short of connections", evidence, step)
+        if shown.value("keelmq_index_writes_stopped") or shown.value("keelmq_index_delayed_write_bytes_per_second"):
+            evidence = f"{shown.value('keelmq_index_pending_compaction_bytes') / 1e6:.0f} MB wait for compaction"
+            step = "iostat -x 1 on that machine"
+            yield Finding("index_stalled", "warning", f"RocksDB holds the writes of node {node_id}", evidence, step)
+
+
+def clocks(seen: Seen) -> Iterator[Finding]:
+    apart: dict[str, float] = {}
+    for shown in seen.after.values():
+        for each in shown.all("keelmq_clock_offset_seconds"):
+            node_id = each.labels["node_id"]
+            apart[node_id] = max(apart.get(node_id, 0.0), each.value, key=abs)
+    for node_id, offset_s in sorted(apart.items()):
+        if abs(offset_s) > CLOCK_S:
+            evidence = f"it is {offset_s:+.1f} s from that of a majority"
+            step = "timedatectl on that machine: make NTP run"
+            yield Finding("clock_wrong", "warning", f"the clock of node {node_id} is wrong", evidence, step)
+
+
+def certificates(seen: Seen) -> Iterator[Finding]:
+    for node_id, shown in seen.after.items():
+        for kind in ("peer", "http"):
+            ends_s = shown.value(f"keelmq_{kind}_certificate_expires_timestamp_seconds")
+            if ends_s and ends_s - seen.now_s < CERTIFICATE_S:
+                evidence = f"it ends in {(ends_s - seen.now_s) / 86_400:.1f} days"
+                what = f"the {kind} certificate of node {node_id} ends soon"
+                yield Finding("certificate_ends", "warning", what, evidence, "keelmq cert show FILE; then replace it")
+
+
+def waiting_messages(seen: Seen) -> Iterator[Finding]:
+    shown = seen.of_leader()
+    undecided_s = shown.value("keelmq_transactions_undecided_age_seconds")
+    if undecided_s > WAITING_S:
+        evidence = f"{shown.value('keelmq_transactions_undecided'):.0f} are, the oldest for {undecided_s:.0f} s"
+        step = "keelmq transaction list --state prepared --older-than 5m"
+        yield Finding("transactions_undecided", "warning", "transactions are undecided", evidence, step)
+    for each in shown.all("keelmq_dead_letters"):
+        group = each.labels["group"]
+        if each.value:
+            step = "keelmq group list" if group == OTHERS else f"keelmq dlq list {group}"
+            evidence = f"{each.value:.0f}, those that were replayed included"
+            yield Finding("dead_letters", "warning", f"group {group} has dead letters", evidence, step)
+    longest: dict[str, float] = {}
+    for each in shown.all("keelmq_consumer_lag_seconds"):
+        longest[each.labels["group"]] = max(longest.get(each.labels["group"], 0.0), each.value)
+    for group, lag_s in longest.items():
+        if lag_s > WAITING_S:
+            step = "keelmq group list" if group == OTHERS else f"keelmq group show {group}"
+            yield Finding("group_lags", "warning", f"group {group} does not keep up", f"{lag_s:.0f} s behind", step)
+
+
+def hidden_metrics(seen: Seen) -> Iterator[Finding]:
+    hidden = [str(status.node_id) for status in seen.members if status.node_id not in seen.after]
+    if hidden:
+        step = "use a token of a user who may describe the cluster"
+        what = f"no metrics of node {', '.join(hidden)}: half of the checks were left out"
+        yield Finding("metrics_hidden", "warning", what, "GET /metrics was refused or failed", step)
+
+
+CHECKS: Final[tuple[Check, ...]] = (
+    unreachable_nodes,
+    missing_leader,
+    quorum_margin,
+    differing_views,
+    differing_hashes,
+    differing_versions,
+    nodes_behind,
+    alarms,
+    slow_nodes,
+    short_resources,
+    clocks,
+    certificates,
+    waiting_messages,
+    hidden_metrics,
+)
+
+
+def findings_of(seen: Seen) -> list[Finding]:
+    """Return all findings, the critical ones first."""
+    found = [finding for check in CHECKS for finding in check(seen)]
+    return sorted(found, key=lambda finding: finding.severity != "critical")

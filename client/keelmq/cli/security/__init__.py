@@ -1,0 +1,1 @@
+"""Commands for users and their tokens, and for certificates."""

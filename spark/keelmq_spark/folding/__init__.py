@@ -1,0 +1,1 @@
+"""Events folded into nodes and edges, and written into the tables."""

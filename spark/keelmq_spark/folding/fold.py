@@ -1,0 +1,445 @@
+"""Folds events into nodes and edges.
+
+Messages that are simply published are processed as whole columns. Everything that depends on earlier events is folded
+row by row, in the order of the log, with the state of fold_state.py. The same events in the same order give the same
+rows, wherever the batches end: a job that was killed and started again writes the same rows as without the kill.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keelmq_spark.folding import intervals
+from keelmq_spark.folding.fold_state import (
+    GROUP_PLACES_MAX,
+    OPEN_MAX,
+    Delivery,
+    FoldState,
+    NodeRow,
+    OpenTransaction,
+    key_of,
+)
+from keelmq_spark.folding.log_order import in_log_order
+from keelmq_spark.folding.places import Places, node_ids
+from keelmq_spark.folding.rows import Edges, constant, nodes_table, plain
+from keelmq_spark.tables import schema
+from keelmq_spark.tables.schema import message_node, node
+from keelmq_spark.views import events
+
+_DECIDED: Final = {events.COMMIT: schema.COMMITTED, events.ROLLBACK: schema.ROLLED_BACK}
+_SLOW_COLUMNS: Final = [
+    "event_id", "us", "type", "message_id", "transaction_id", "topic", "queue", "offset", "offset_end", "group",
+    "client", "attempt", "trace_id", "causation_id", "key", "raft_index", "bytes",
+]  # fmt: skip
+
+
+class Row(NamedTuple):
+    """An event on the slow path; `us` is its time in microseconds."""
+
+    event_id: str
+    us: int
+    type: str
+    message_id: str
+    transaction_id: str
+    topic: str
+    queue: int
+    offset: int
+    offset_end: int
+    group: str
+    client: str | None
+    attempt: int | None
+    trace_id: str | None
+    causation_id: str | None
+    key: str | None
+    raft_index: int
+    bytes: int | None
+
+
+class Folded(NamedTuple):
+    """New rows of one batch: nodes that changed for the last time, and all edges."""
+
+    nodes: Any
+    edges: Any
+    open_nodes: Any
+    """All nodes that may still change; they replace the open nodes of the batch before."""
+
+
+class Fold:
+    """Owns `state`, and folds batches of events into rows; `places` finds the message at an offset."""
+
+    def __init__(self, state: FoldState, places: Places) -> None:
+        self.state = state
+        self._places = places
+        self._edges = Edges()
+        self._settled: list[NodeRow] = []
+        self._committed: list[str] = []
+
+    def fold(self, batch: Any) -> Folded:
+        """Fold a table of events (events.py). Events up to `state.raft_index` are left out."""
+        batch = in_log_order(batch.filter(pc.greater(batch["raft_index"], self.state.raft_index)))
+        self._edges, self._settled, self._committed = Edges(), [], []
+        columns = []
+        if batch.num_rows:
+            simple = self._simple_rows(batch)
+            self._register(batch)
+            columns.append(self._publish_columns(batch.filter(simple)))
+            self._note_hubs(batch)
+            slow = batch.filter(pc.invert(simple))
+            slow = slow.append_column("us", pc.cast(slow["ts"], pa.int64())).select(_SLOW_COLUMNS)
+            for values in zip(*(column.to_pylist() for column in slow.columns), strict=True):
+                self._apply(Row(*values))
+            self.state.raft_index = batch["raft_index"][-1].as_py()
+        self._let_go()
+        state = self.state
+        nodes = pa.concat_tables([*columns, nodes_table(self._settled)])
+        transactions = (transaction.row for transaction in state.transactions.values())
+        open_nodes = nodes_table([*state.hubs.values(), *transactions, *state.messages.values()])
+        return Folded(nodes, self._edges.table(), open_nodes)
+
+    # Whole columns
+
+    def _simple_rows(self, batch: Any) -> Any:
+        """Return a mask of the rows that publish a message without earlier events."""
+        simple = pc.and_(pc.equal(batch["type"], events.PUBLISH), pc.is_null(batch["transaction_id"]))
+        simple = pc.and_(simple, pc.invert(_of_groups(batch["topic"])))
+        scheduled = pc.equal(batch["type"], events.SCHEDULE)
+        if self.state.messages or pc.any(scheduled).as_py():
+            ids = node_ids(batch["topic"], batch["message_id"])
+            known = pa.concat_arrays(
+                [pa.array(list(self.state.messages), pa.string()), plain(pa.chunked_array([ids]).filter(scheduled))]
+            )
+            simple = pc.and_(simple, pc.invert(pc.is_in(ids, value_set=known)))
+        return pc.fill_null(simple, False)
+
+    def _register(self, batch: Any) -> None:
+        of_topics = pc.and_(pc.equal(batch["type"], events.PUBLISH), pc.invert(_of_groups(batch["topic"])))
+        published = batch.filter(pc.fill_null(of_topics, False))
+        if not published.num_rows:
+            return
+        ids = node_ids(published["topic"], published["message_id"])
+        anew = self._places.add(published["topic"], published["queue"], published["offset"], ids)
+        for topic, queue in anew:
+            suffix = "\n" + key_of(topic, queue)
+            for table in (self.state.consumed, self.state.given_back):
+                for key in [key for key in table if key.endswith(suffix)]:
+                    del table[key]
+            for delivery in self._deliveries():
+                if (delivery.topic, delivery.queue) == (topic, queue):
+                    delivery.topic = ""
+
+    def _deliveries(self) -> Iterator[Delivery]:
+        for waiting in self.state.waiting.values():
+            yield from waiting
+        for places in self.state.group_places.values():
+            yield from places.values()
+
+    def _publish_columns(self, rows: Any) -> Any:
+        ids = node_ids(rows["topic"], rows["message_id"])
+        ts, event_ids, count = rows["ts"], rows["event_id"], rows.num_rows
+        self._edges.add_columns(ids, _joined("topic:", rows["topic"]), schema.IN_TOPIC, ts, event_ids)
+        has_group = pc.is_valid(rows["group"])
+        if pc.any(has_group).as_py():
+            part = rows.filter(has_group)
+            producers = _joined("producer_group:", part["group"])
+            kept = pa.chunked_array([ids]).filter(has_group)
+            self._edges.add_columns(producers, kept, schema.PRODUCED, part["ts"], part["event_id"])
+        has_cause = pc.is_valid(rows["causation_id"])
+        if pc.any(has_cause).as_py():
+            part = rows.filter(has_cause)
+            us = pc.cast(part["ts"], pa.int64()).to_pylist()
+            kept = pa.chunked_array([ids]).filter(has_cause).to_pylist()
+            for src, causes, at, event_id in zip(
+                kept, part["causation_id"].to_pylist(), us, part["event_id"].to_pylist(), strict=True
+            ):
+                self._add_causes(src, causes, at, event_id)
+        attributes = {name: rows[name] for name in schema.ATTRIBUTES.names}
+        values = [plain(attributes[field.name]) for field in schema.ATTRIBUTES]
+        return pa.table(
+            [
+                ids,
+                constant(schema.MESSAGE, count),
+                ts,
+                ts,
+                constant(schema.PUBLISHED, count),
+                pa.StructArray.from_arrays(values, fields=list(schema.ATTRIBUTES)),
+            ],
+            schema=schema.NODES,
+        )
+
+    def _note_hubs(self, batch: Any) -> None:
+        """Record the first and last time of every topic and group."""
+        consumers = pc.is_in(batch["type"], value_set=pa.array([events.ACK, events.RETRY, events.DLQ]))
+        us = pc.cast(batch["ts"], pa.int64())
+        for kind, name, mask in (
+            (schema.TOPIC, "topic", None),
+            (schema.CONSUMER_GROUP, "group", consumers),
+            (schema.PRODUCER_GROUP, "group", pc.invert(consumers)),
+        ):
+            table = pa.table({"name": batch[name], "us": us, "raft_index": batch["raft_index"]})
+            table = (table if mask is None else table.filter(mask)).filter(pc.is_valid(pc.field("name")))
+            sums = table.group_by("name").aggregate([("us", "min"), ("us", "max"), ("raft_index", "max")])
+            for row in sums.to_pylist():
+                self._hub(kind, row["name"], row["us_min"], row["us_max"], row["raft_index_max"])
+
+    def _hub(self, kind: str, name: str, first_us: int, last_us: int, raft_index: int) -> None:
+        node_id = node(kind, name)
+        known = self.state.hubs.get(node_id)
+        if known is None:
+            known = self.state.hubs[node_id] = NodeRow(node_id, kind, first_us, last_us, schema.ACTIVE)
+            if kind == schema.TOPIC:
+                known.topic = name
+            else:
+                known.group = name
+        known.first_us = min(known.first_us, first_us)
+        known.change(schema.ACTIVE, last_us, raft_index)
+
+    # Row by row
+
+    def _apply(self, row: Row) -> None:
+        match row.type:
+            case events.HALF:
+                self._half(row)
+            case events.PUBLISH if row.topic.startswith(schema.GROUP_TOPICS):
+                self._deliver(row)
+            case events.PUBLISH:
+                self._publish(row)
+            case events.SCHEDULE:
+                self._schedule(row)
+            case events.CANCEL | events.EXPIRE:
+                state = schema.CANCELLED if row.type == events.CANCEL else schema.EXPIRED
+                self._settle(message_node(row.topic, row.message_id), state, row)
+            case events.ACK:
+                self._acknowledge(row)
+            case events.RETRY:
+                self._retry(row)
+            case events.DLQ:
+                self._dead_letter(row)
+            case _:
+                self._transaction(row)
+
+    def _open_message(self, row: Row, state: str) -> NodeRow:
+        """Return the open node of the row's message; create and connect it if it is not known."""
+        node_id = message_node(row.topic, row.message_id)
+        known = self.state.messages.get(node_id)
+        if known is None:
+            known = self.state.messages[node_id] = NodeRow(
+                node_id, schema.MESSAGE, row.us, row.us, state, row.message_id, row.topic, row.queue, None,
+                row.transaction_id, row.group, row.client, None, row.trace_id, row.key, row.bytes, row.raft_index,
+            )  # fmt: skip
+            if row.group:
+                producer = node(schema.PRODUCER_GROUP, row.group)
+                self._edges.add(producer, node_id, schema.PRODUCED, row.us, row.event_id)
+            if row.causation_id:
+                self._add_causes(node_id, row.causation_id, row.us, row.event_id)
+        return known
+
+    def _half(self, row: Row) -> None:
+        message = self._open_message(row, schema.HALF)
+        transaction = self._open_transaction(row)
+        if message.node_id not in transaction.messages:
+            transaction.messages.append(message.node_id)
+
+    def _open_transaction(self, row: Row) -> OpenTransaction:
+        known = self.state.transactions.get(row.transaction_id)
+        if known is None:
+            node_row = NodeRow(
+                node(schema.TRANSACTION, row.transaction_id), schema.TRANSACTION, row.us, row.us, schema.PREPARED,
+                transaction_id=row.transaction_id, group=row.group, client=row.client, raft_index=row.raft_index,
+            )  # fmt: skip
+            known = self.state.transactions[row.transaction_id] = OpenTransaction(node_row, [])
+        return known
+
+    def _transaction(self, row: Row) -> None:
+        """Apply COMMIT, ROLLBACK, CHECK, DISCARD or RESUME."""
+        transaction = self._open_transaction(row)
+        decided = _DECIDED.get(row.type)
+        if row.type == events.CHECK:
+            transaction.row.attempt = row.attempt
+            transaction.row.change(transaction.row.state, row.us, row.raft_index)
+            return
+        if decided is None:
+            state, of_messages = (
+                (schema.DISCARDED, schema.DISCARDED) if row.type == events.DISCARD else (schema.PREPARED, schema.HALF)
+            )
+            transaction.row.change(state, row.us, row.raft_index)
+            for node_id in transaction.messages:
+                if (message := self.state.messages.get(node_id)) is not None:
+                    message.change(of_messages, row.us, row.raft_index)
+            return
+        del self.state.transactions[row.transaction_id]
+        transaction.row.change(decided, row.us, row.raft_index)
+        self._settled.append(transaction.row)
+        self._edges.add_all(transaction.messages, transaction.row.node_id, schema.DECIDED_BY, row.us, row.event_id)
+        for node_id in transaction.messages:
+            if decided == schema.ROLLED_BACK:
+                self._settle(node_id, schema.ROLLED_BACK, row)
+            elif (message := self.state.messages.get(node_id)) is not None:
+                message.change(schema.COMMITTED, row.us, row.raft_index)
+                self._committed.append(node_id)
+
+    def _publish(self, row: Row) -> None:
+        known = message_node(row.topic, row.message_id) in self.state.messages
+        message = self._open_message(row, schema.PUBLISHED)
+        if row.transaction_id and not known:  # the half message is older than the tables
+            transaction = node(schema.TRANSACTION, row.transaction_id)
+            self._edges.add(message.node_id, transaction, schema.DECIDED_BY, row.us, row.event_id)
+        message.queue, message.offset = row.queue, row.offset
+        self._edges.add(message.node_id, node(schema.TOPIC, row.topic), schema.IN_TOPIC, row.us, row.event_id)
+        self._settle(message.node_id, schema.PUBLISHED, row)
+
+    def _schedule(self, row: Row) -> None:
+        message = self._open_message(row, schema.SCHEDULED)
+        message.change(schema.SCHEDULED, row.us, row.raft_index)
+
+    def _settle(self, node_id: str, state: str, row: Row) -> None:
+        message = self.state.messages.pop(node_id, None)
+        if message is not None:
+            message.change(state, row.us, row.raft_index)
+            self._settled.append(message)
+
+    def _add_causes(self, src: str, causation_id: str, us: int, event_id: str) -> None:
+        for cause in dict.fromkeys(schema.cause_nodes(causation_id)):
+            self._edges.add(src, cause, schema.CAUSED_BY, us, event_id)
+
+    # Deliveries
+
+    def _retry(self, row: Row) -> None:
+        """Apply RETRY. The row has the original place of the message."""
+        retry_topic = f"%RETRY%{row.group}"
+        origin = self._origin(row)
+        entry, number = row.event_id.split(":")[-2:]
+        copy = f"{message_node(retry_topic, row.message_id)}@{entry}:{number}"
+        self.state.messages[copy] = NodeRow(
+            copy, schema.MESSAGE, row.us, row.us, schema.SCHEDULED, row.message_id, retry_topic, 0, None,
+            row.transaction_id, row.group, row.client, row.attempt, row.trace_id, row.key, row.bytes, row.raft_index,
+        )  # fmt: skip
+        self._edges.add(copy, origin, schema.RETRY_OF, row.us, row.event_id)
+        self._give_back(row, self._delivery(row, origin, copy))
+
+    def _dead_letter(self, row: Row) -> None:
+        origin = self._origin(row)
+        group = node(schema.CONSUMER_GROUP, row.group)
+        self._edges.add(origin, group, schema.DEAD_LETTERED, row.us, row.event_id)
+        self._give_back(row, self._delivery(row, origin, ""))
+
+    def _origin(self, row: Row) -> str:
+        first = self._first_delivery(row)
+        return first.origin if first is not None else message_node(row.topic, row.message_id)
+
+    def _delivery(self, row: Row, origin: str, copy: str) -> Delivery:
+        first = self._first_delivery(row)
+        if first is not None:
+            return Delivery(origin, copy, first.topic, first.queue, first.offset)
+        return Delivery(origin, copy, row.topic, row.queue, row.offset)
+
+    def _first_delivery(self, row: Row) -> Delivery | None:
+        """Return the delivery that is given back by a group that reads another group's retries or dead letters."""
+        if not row.topic.startswith(schema.GROUP_TOPICS):
+            return None
+        return self.state.group_places.get(row.topic, {}).get(row.offset)
+
+    def _give_back(self, row: Row, delivery: Delivery) -> None:
+        """Record the coming delivery, and that this one was not processed although the group's offset will pass it."""
+        kind = events.DLQ if row.type == events.DLQ else events.RETRY
+        waiting = key_of(kind, row.group, row.message_id, row.attempt)
+        self.state.waiting.setdefault(waiting, []).append(delivery)
+        place = (row.topic, row.queue, row.offset)
+        if (row.attempt or 0) > 1:
+            retry_topic = f"%RETRY%{row.group}"
+            for offset, known in self.state.group_places.get(retry_topic, {}).items():
+                if known.origin == delivery.origin:
+                    place = (retry_topic, 0, offset)
+        elif row.attempt == 0:
+            return  # an operator replays a dead letter
+        self.state.given_back.setdefault(key_of(row.group, *place[:2]), []).append(place[2])
+
+    def _deliver(self, row: Row) -> None:
+        """Connect a redelivered message with the group's retry topic or dead-letter topic."""
+        dead = row.topic.startswith("%DLQ%")
+        group = row.topic.removeprefix("%DLQ%" if dead else "%RETRY%")
+        key = key_of(events.DLQ if dead else events.RETRY, group, row.message_id, row.attempt)
+        waiting = self.state.waiting.get(key)
+        if not waiting:
+            delivery = Delivery(message_node(row.topic, row.message_id), "")
+        else:
+            delivery = waiting.pop(0)
+            if not waiting:
+                del self.state.waiting[key]
+        places = self.state.group_places.setdefault(row.topic, {})
+        places[row.offset] = delivery
+        if len(places) > GROUP_PLACES_MAX:
+            del places[next(iter(places))]
+        src = delivery.copy or delivery.origin
+        self._edges.add(src, node(schema.TOPIC, row.topic), schema.IN_TOPIC, row.us, row.event_id)
+        if delivery.copy and (copy := self.state.messages.get(delivery.copy)) is not None:
+            copy.offset = row.offset
+            self._settle(delivery.copy, schema.PUBLISHED, row)
+
+    def _acknowledge(self, row: Row) -> None:
+        key = key_of(row.group, row.topic, row.queue)
+        back = self.state.given_back.get(key, [])
+        unprocessed = {offset for offset in back if offset < row.offset_end}
+        if row.topic.startswith(schema.GROUP_TOPICS):
+            self._acknowledge_deliveries(row, unprocessed)
+        else:
+            consumed = self.state.consumed.setdefault(key, [])
+            for begin, end in intervals.missing(consumed, row.offset, row.offset_end):
+                offsets, nodes = self._places.between((row.topic, row.queue), begin, end)
+                if unprocessed:
+                    nodes = [n for offset, n in zip(offsets, nodes, strict=True) if offset not in unprocessed]
+                self._consumed_by(row, nodes)
+            intervals.add_except(consumed, row.offset, row.offset_end, unprocessed)
+        if unprocessed:
+            kept = [offset for offset in back if offset >= row.offset_end]
+            if kept:
+                self.state.given_back[key] = kept
+            else:
+                del self.state.given_back[key]
+
+    def _acknowledge_deliveries(self, row: Row, unprocessed: set[int]) -> None:
+        """Apply ACK in a retry or dead-letter topic: the messages that were delivered there are processed."""
+        places = self.state.group_places.get(row.topic, {})
+        passed = [offset for offset in places if row.offset <= offset < row.offset_end]
+        for offset in passed:
+            delivery = places[offset]
+            place = (delivery.topic, delivery.queue, delivery.offset) if delivery.topic else (row.topic, 0, offset)
+            if offset not in unprocessed and self._is_news(row.group, *place):
+                self._consumed_by(row, [delivery.origin])
+        if row.topic == f"%RETRY%{row.group}":
+            for offset in passed:
+                del places[offset]
+
+    def _is_news(self, group: str, topic: str, queue: int, offset: int) -> bool:
+        """Note that the group has processed the message at this place. Returns False when it had before."""
+        consumed = self.state.consumed.setdefault(key_of(group, topic, queue), [])
+        is_news = any(True for _ in intervals.missing(consumed, offset, offset + 1))
+        intervals.add(consumed, offset, offset + 1)
+        return is_news
+
+    def _consumed_by(self, row: Row, nodes: Sequence[str]) -> None:
+        group = node(schema.CONSUMER_GROUP, row.group)
+        self._edges.add_all(nodes, group, schema.CONSUMED_BY, row.us, row.event_id)
+
+    def _let_go(self) -> None:
+        state = self.state
+        for node_id in self._committed:
+            message = state.messages.get(node_id)
+            if message is not None and message.state == schema.COMMITTED:
+                # The commit neither published nor scheduled it: another message with this id was first and owns the
+                # node.
+                del state.messages[node_id]
+        while len(state.messages) > OPEN_MAX:
+            self._settled.append(state.messages.pop(next(iter(state.messages))))
+        while len(state.transactions) > OPEN_MAX:
+            self._settled.append(state.transactions.pop(next(iter(state.transactions))).row)
+
+
+def _of_groups(topics: Any) -> Any:
+    retry, dead = (pc.starts_with(topics, prefix) for prefix in schema.GROUP_TOPICS)
+    return pc.or_(retry, dead)
+
+
+def _joined(prefix: str, names: Any) -> Any:
+    return pc.binary_join_element_wise(prefix, names, "")

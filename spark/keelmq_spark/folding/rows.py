@@ -1,0 +1,64 @@
+"""Collects rows of the tables: whole columns from the fast path, single ones from the slow path."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from keelmq_spark.folding.fold_state import NodeRow
+from keelmq_spark.tables.schema import ATTRIBUTES, EDGES, NODES
+
+
+class Edges:
+    def __init__(self) -> None:
+        self._parts: list[Any] = []
+        self._single: tuple[list[Any], ...] = ([], [], [], [], [])
+
+    def add(self, src: str, dst: str, kind: str, us: int, event_id: str) -> None:
+        for column, value in zip(self._single, (src, dst, kind, us, event_id), strict=True):
+            column.append(value)
+
+    def add_all(self, srcs: Sequence[str], dst: str, kind: str, us: int, event_id: str) -> None:
+        """Add the same edge from many nodes."""
+        self._single[0].extend(srcs)
+        for column, value in zip(self._single[1:], (dst, kind, us, event_id), strict=True):
+            column.extend([value] * len(srcs))
+
+    def add_columns(self, src: Any, dst: Any, kind: str, ts: Any, event_id: Any) -> None:
+        columns = [src, dst, constant(kind, len(src)), ts, event_id]
+        self._parts.append(pa.table([plain(column) for column in columns], schema=EDGES))
+
+    def table(self) -> Any:
+        single = pa.table(
+            [pa.array(values, field.type) for values, field in zip(self._single, EDGES, strict=True)], schema=EDGES
+        )
+        return pa.concat_tables([*self._parts, single])
+
+
+def nodes_table(rows: Iterable[NodeRow]) -> Any:
+    kept = list(rows)
+
+    def column(name: str, of_type: Any) -> Any:
+        return pa.array([getattr(row, name) for row in kept], of_type)
+
+    attributes = [column(field.name, field.type) for field in ATTRIBUTES]
+    return pa.table(
+        [
+            column("node_id", pa.string()),
+            column("kind", pa.string()),
+            column("first_us", NODES.field("first_ts").type),
+            column("last_us", NODES.field("last_ts").type),
+            column("state", pa.string()),
+            pa.StructArray.from_arrays(attributes, fields=list(ATTRIBUTES)),
+        ],
+        schema=NODES,
+    )
+
+
+def constant(value: str, length: int) -> Any:
+    return pa.repeat(pa.scalar(value, pa.string()), length)
+
+
+def plain(column: Any) -> Any:
+    """Return one array; a chunked column is combined."""
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

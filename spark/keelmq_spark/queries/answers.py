@@ -1,0 +1,207 @@
+"""Queries about messages, answered from the tables alone; most answers are a list of facts."""
+
+from datetime import datetime
+from typing import Any, Final
+
+from keelmq_spark.queries.graph import DEPTH_MAX, Fact, Graph, also_unnamed
+from keelmq_spark.tables import schema
+
+LIMIT: Final = 1_000
+"""Default maximum number of rows of a listing."""
+
+_TOPIC_OF: Final = "split_part(substr({0}, 9), '/', 1)"
+"""SQL expression for the topic in the node id of a message."""
+
+
+def story(graph: Graph, node_id: str) -> Fact:
+    """Return the facts of one message or transaction: `node`, its `edges`, ordered `events`, and `related` nodes."""
+    (node,) = graph.nodes([node_id]) or [{"node_id": node_id, "kind": node_id.partition(":")[0], "state": None}]
+    around = [node_id]
+    if node["kind"] == schema.MESSAGE:
+        around += [edge["src"] for edge in graph.edges("dst", [node_id], [schema.RETRY_OF])]
+    edges = graph.named(graph.edges("src", around)) + graph.edges("dst", [node_id])
+    if node["kind"] == schema.MESSAGE:
+        unnamed = graph.edges("dst", also_unnamed([node_id])[1:], [schema.CAUSED_BY])
+        edges += [edge | {"dst": node_id} for edge in unnamed]
+    unique = {(edge["src"], edge["dst"], edge["kind"]): edge for edge in edges}
+    edges = sorted(unique.values(), key=lambda edge: (edge["ts"], edge["event_id"]))
+    related = [end for edge in edges for end in (edge["src"], edge["dst"]) if end != node_id]
+    return {"node": node, "edges": edges, "events": _events(graph, node, edges), "related": graph.nodes(related)}
+
+
+def _events(graph: Graph, node: Fact, edges: list[Fact]) -> list[Fact]:
+    """Return the events that name the message or its transaction, and the offset commits that passed it."""
+    if node["kind"] == schema.TRANSACTION:
+        rows = graph.rows("SELECT * FROM events WHERE transaction_id = ?", [node["node_id"].partition(":")[2]])
+    else:
+        topic, _, message_id = node["node_id"].partition(":")[2].partition("/")
+        of_message = graph.rows("SELECT * FROM events WHERE message_id = ?", [message_id])
+        rows = [r for r in of_message if r["topic"] == topic or str(r["topic"]).startswith(schema.GROUP_TOPICS)]
+        ids = {row["event_id"] for row in rows}
+        for edge in edges:
+            if edge["kind"] in (schema.CONSUMED_BY, schema.DECIDED_BY) and edge["event_id"] not in ids:
+                index = int(edge["event_id"].split(":")[-2])
+                found = graph.rows(
+                    "SELECT * FROM events WHERE raft_index = ? AND event_id = ?", [index, edge["event_id"]]
+                )
+                rows += found
+                ids.add(edge["event_id"])
+    return sorted(rows, key=lambda row: (row["raft_index"], int(row["event_id"].split(":")[-1])))
+
+
+def ancestors(graph: Graph, node_id: str, depth: int = DEPTH_MAX) -> list[Fact]:
+    """Return the causes of the message, nearest first."""
+    return _with_nodes(graph, graph.walk(node_id, forward=False, depth=depth))
+
+
+def descendants(graph: Graph, node_id: str, depth: int = DEPTH_MAX) -> list[Fact]:
+    """Return the effects of the message, nearest first."""
+    return _with_nodes(graph, graph.walk(node_id, forward=True, depth=depth))
+
+
+def _with_nodes(graph: Graph, walked: list[Fact]) -> list[Fact]:
+    nodes = {node["node_id"]: node for node in graph.nodes(fact["node_id"] for fact in walked)}
+    known: tuple[str, ...] = ("state", "group", "topic", "queue", "offset", "first_ts")
+    return [fact | {name: nodes.get(fact["node_id"], {}).get(name) for name in known} for fact in walked]
+
+
+def impact(graph: Graph, producer_group: str, begin: datetime, end: datetime) -> list[Fact]:
+    """Return the topics and consumer groups reached by messages that `producer_group` sent at begin <= time < end.
+
+    Messages that were visible in their topic count, directly or through handlers. Each row has the number of messages
+    and their maximum distance from the group in steps.
+    """
+    return graph.rows(
+        f"""WITH RECURSIVE touched AS (
+               SELECT dst AS node_id, 0 AS depth FROM edges
+               WHERE kind = 'PRODUCED' AND src = ? AND ts >= ? AND ts < ?
+               UNION
+               SELECT e.src, t.depth + 1 FROM touched t
+               JOIN causes e ON e.dst = t.node_id WHERE t.depth < {DEPTH_MAX}
+           ), nearest AS (
+               SELECT node_id, min(depth) AS depth FROM touched SEMI JOIN visible USING (node_id) GROUP BY node_id),
+           consumed AS (
+               SELECT n.node_id, n.depth, e.dst AS consumer FROM nearest n
+               LEFT JOIN edges e ON e.kind = 'CONSUMED_BY' AND e.src = n.node_id
+           )
+           SELECT {_TOPIC_OF.format("node_id")} AS topic, replace(consumer, 'consumer_group:', '') AS consumer_group,
+                  count(*) AS messages, max(depth) AS depth
+           FROM consumed GROUP BY ALL ORDER BY depth, topic, consumer_group""",  # noqa: S608
+        [schema.node(schema.PRODUCER_GROUP, producer_group), begin, end],
+    )
+
+
+def unresolved(graph: Graph, older_than_s: float, now: datetime, limit: int = LIMIT) -> list[Fact]:
+    """Return the transactions that are neither committed nor rolled back after `older_than_s` seconds, oldest first."""
+    return graph.rows(
+        """SELECT attrs.transaction_id AS transaction_id, state, attrs."group" AS producer_group, first_ts,
+                  attrs.attempt AS checks, epoch(?::TIMESTAMPTZ - first_ts) AS age_s
+           FROM nodes WHERE kind = 'transaction' AND open AND state IN ('prepared', 'discarded')
+             AND first_ts <= ?::TIMESTAMPTZ - to_seconds(?)
+           ORDER BY first_ts, transaction_id LIMIT ?""",
+        [now, now, older_than_s, limit],
+    )
+
+
+def orphans(graph: Graph, limit: int = LIMIT) -> list[Fact]:
+    """Return published messages that no group has consumed, and causes that are in no table; oldest first."""
+    return graph.rows(
+        r"""SELECT 'not consumed' AS what, n.node_id, n.first_ts AS ts FROM nodes n
+           WHERE n.kind = 'message' AND n.state = 'published' AND n.attrs.topic NOT LIKE '\%RETRY\%%' ESCAPE '\'
+             AND NOT EXISTS (
+                 SELECT 1 FROM edges e WHERE e.src = n.node_id AND e.kind IN ('CONSUMED_BY', 'DEAD_LETTERED'))
+           UNION ALL
+           SELECT 'unknown cause', e.src, e.ts FROM causes e
+           WHERE NOT EXISTS (SELECT 1 FROM nodes n WHERE n.node_id = e.dst)
+           ORDER BY ts, node_id, what LIMIT ?""",
+        [limit],
+    )
+
+
+def topic_graph(graph: Graph) -> list[Fact]:
+    """Return which topics lead to which: `source`, `target`, the group between them, and the number of messages that
+    were visible.
+    """
+    return graph.rows(
+        f"""SELECT {_TOPIC_OF.format("c.dst")} AS source, replace(p.src, 'producer_group:', '') AS "group",
+                  {_TOPIC_OF.format("c.src")} AS target, count(*) AS messages
+           FROM causes c SEMI JOIN visible v ON v.node_id = c.src
+           LEFT JOIN edges p ON p.kind = 'PRODUCED' AND p.dst = c.src GROUP BY ALL
+           UNION ALL
+           SELECT NULL, replace(p.src, 'producer_group:', ''), {_TOPIC_OF.format("p.dst")}, count(*)
+           FROM edges p SEMI JOIN visible v ON v.node_id = p.dst WHERE p.kind = 'PRODUCED'
+             AND NOT EXISTS (SELECT 1 FROM edges c WHERE c.kind = 'CAUSED_BY' AND c.src = p.dst)
+           GROUP BY ALL
+           UNION ALL
+           SELECT {_TOPIC_OF.format("e.src")}, replace(e.dst, 'consumer_group:', ''), NULL, count(*)
+           FROM edges e WHERE e.kind = 'CONSUMED_BY' GROUP BY ALL
+           ORDER BY 1 NULLS FIRST, 2, 3""",  # noqa: S608
+    )
+
+
+def latency(graph: Graph) -> list[Fact]:
+    """Return the milliseconds from a message's first event until a group's offset passed it, by topic and group."""
+    return graph.rows(
+        """WITH passed AS (
+               SELECT n.attrs.topic AS topic, replace(e.dst, 'consumer_group:', '') AS consumer_group,
+                      date_diff('microseconds', n.first_ts, e.ts) / 1000.0 AS ms
+               FROM edges e JOIN nodes n ON n.node_id = e.src WHERE e.kind = 'CONSUMED_BY')
+           SELECT topic, consumer_group, count(*) AS messages, round(quantile_cont(ms, 0.5), 1) AS p50_ms,
+                  round(quantile_cont(ms, 0.99), 1) AS p99_ms, round(max(ms), 1) AS max_ms
+           FROM passed GROUP BY ALL ORDER BY topic, consumer_group"""
+    )
+
+
+def redeliveries(graph: Graph, limit: int = LIMIT) -> list[Fact]:
+    """Return the messages that were given back, most often first; `dead_lettered_by` is the group that gave one up."""
+    return graph.rows(
+        """SELECT r.dst AS node_id, count(DISTINCT r.src) AS redeliveries,
+                  any_value(replace(d.dst, 'consumer_group:', '')) AS dead_lettered_by
+           FROM edges r LEFT JOIN edges d ON d.kind = 'DEAD_LETTERED' AND d.src = r.dst
+           WHERE r.kind = 'RETRY_OF' GROUP BY r.dst ORDER BY redeliveries DESC, node_id LIMIT ?""",
+        [limit],
+    )
+
+
+def dead_letters(graph: Graph, consumer_group: str | None = None, limit: int = LIMIT) -> list[Fact]:
+    """Return the open dead letters, oldest first: messages that a group gave up and has not processed since."""
+    return graph.rows(
+        """SELECT d.src AS node_id, replace(d.dst, 'consumer_group:', '') AS consumer_group, min(d.ts) AS dead_since,
+                  any_value(n.attrs.key) AS key, any_value(n.attrs."group") AS producer_group, min(n.first_ts) AS sent
+           FROM edges d LEFT JOIN nodes n ON n.node_id = d.src
+           WHERE d.kind = 'DEAD_LETTERED' AND (? IS NULL OR d.dst = ?)
+             AND NOT EXISTS (SELECT 1 FROM edges c WHERE c.kind = 'CONSUMED_BY' AND c.src = d.src AND c.dst = d.dst)
+           GROUP BY d.src, d.dst ORDER BY dead_since, node_id, consumer_group LIMIT ?""",
+        [*[consumer_group and schema.node(schema.CONSUMER_GROUP, consumer_group)] * 2, limit],
+    )
+
+
+def resets(graph: Graph, limit: int = LIMIT) -> list[Fact]:
+    """Return the resets of groups to earlier offsets, oldest first, as the commits after them show.
+
+    A reset is between `after` and `before`, the commits around it. It moved the offset from `reset_from` to `reset_to`.
+    """
+    return graph.rows(
+        """WITH acks AS (
+               SELECT "group", topic, queue, "offset", offset_end, ts, raft_index, event_id,
+                      lag(ts) OVER log AS after, lag(offset_end) OVER log AS reset_from
+               FROM events WHERE type = 'ACK'
+               WINDOW log AS (PARTITION BY "group", topic, queue
+                              ORDER BY raft_index, CAST(split_part(event_id, ':', 3) AS BIGINT)))
+           SELECT "group" AS consumer_group, topic, queue, reset_from, "offset" AS reset_to, after, ts AS before,
+                  event_id
+           FROM acks a WHERE "offset" < reset_from AND EXISTS (  -- pop consumers acknowledge in any order, but once
+               SELECT 1 FROM acks b
+               WHERE b."group" = a."group" AND b.topic = a.topic AND b.queue = a.queue AND b.raft_index < a.raft_index
+                 AND b."offset" < a.offset_end AND b.offset_end > a."offset")
+           ORDER BY before, consumer_group, topic, queue LIMIT ?""",
+        [limit],
+    )
+
+
+def summary(graph: Graph) -> dict[str, Any]:
+    """Return the number of events, of nodes by kind and state, and of edges by kind."""
+    nodes = graph.rows("SELECT kind, state, count(DISTINCT node_id) AS n FROM nodes GROUP BY ALL ORDER BY ALL")
+    edges = graph.rows("SELECT kind, count(DISTINCT (src, dst)) AS n FROM edges GROUP BY ALL ORDER BY ALL")
+    (events,) = graph.rows("SELECT count(*) AS n, max(raft_index) AS raft_index FROM events")
+    return {"events": events, "nodes": nodes, "edges": edges}

@@ -1,0 +1,186 @@
+"""Reads the tables with DuckDB, without Spark: point look-ups, and walks along CAUSED_BY.
+
+A graph shows the tables as they were complete when it was opened. A node that came again after it was settled, or an
+edge that was seen twice, is merged: the newest state, the first edge.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import duckdb
+
+from keelmq_spark.tables import schema
+from keelmq_spark.tables.tables import Tables
+
+DEPTH_MAX: Final = 64
+"""Maximum number of steps of a walk between cause and effect."""
+FOUND_MAX: Final = 10_000
+"""Maximum number of messages that a walk visits."""
+
+Fact = dict[str, Any]
+"""A row of an answer."""
+
+_UNNAMED: Final = f"{schema.MESSAGE}:{schema.ANY_TOPIC}/"
+"""Beginning of the node id of a cause that was named without its topic."""
+
+_NODE_COLUMNS: Final = "node_id, kind, first_ts, last_ts, state, unnest(attrs)"
+
+_CAUSES: Final = f"""
+    SELECT src, dst, ts, event_id FROM edges WHERE kind = 'CAUSED_BY' AND NOT starts_with(dst, '{_UNNAMED}')
+    UNION ALL
+    SELECT e.src, coalesce(n.node_id, e.dst) AS dst, e.ts, e.event_id FROM edges e LEFT JOIN (
+        SELECT DISTINCT node_id, attrs.message_id AS id FROM nodes
+        WHERE kind = 'message' AND NOT starts_with(node_id, 'message:%RETRY%')
+    ) n ON n.id = substr(e.dst, {len(_UNNAMED) + 1})
+    WHERE e.kind = 'CAUSED_BY' AND starts_with(e.dst, '{_UNNAMED}')"""  # noqa: S608
+"""Edges from messages to their causes. A cause without a topic is each message that may be meant, otherwise
+`message:?/<id>`."""
+
+_VISIBLE: Final = "SELECT DISTINCT src AS node_id FROM edges WHERE kind = 'IN_TOPIC'"
+"""Messages that ever were in a topic: not those of undecided and rolled-back transactions, nor cancelled ones."""
+
+_NO_EDGES: Final = (
+    "(SELECT '' AS src, '' AS dst, '' AS kind, TIMESTAMPTZ '1970-01-01' AS ts, '' AS event_id WHERE false)"
+)
+
+
+class NoTables(Exception):
+    """Raised when there are no tables at the path; the message says what to do."""
+
+
+class Graph:
+    """A read-only view of the tables as they were when it was opened. Use it as a context manager."""
+
+    def __init__(self, path: str | Path) -> None:
+        path = Path(path).absolute()
+        tables = Tables(path)
+        self._connection = duckdb.connect()
+        self._connection.execute("SET TimeZone = 'UTC'; SET parquet_metadata_cache = true")
+        for name, table in (("events", tables.events), ("nodes", tables.nodes), ("edges", tables.edges)):
+            files = table.files()
+            if not files and name != "edges":
+                raise NoTables(
+                    f"there are no lineage tables in {path}: `keelmq-lineage run --tables {path}` makes them"
+                )
+            listed = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
+            partitioned = "false" if name == "events" else "true"
+            source = f"read_parquet([{listed}], hive_partitioning = {partitioned})" if files else _NO_EDGES
+            self._connection.execute(f"CREATE VIEW {name} AS SELECT * FROM {source}")  # noqa: S608
+        self._connection.execute(f"CREATE VIEW causes AS {_CAUSES}; CREATE VIEW visible AS {_VISIBLE}")
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[Fact]:
+        """Return the rows of `query`: DuckDB SQL over `events`, `nodes`, `edges`, `causes` and `visible`."""
+        relation = self._connection.sql(query, params=list(parameters))
+        rows: list[Fact] = relation.to_arrow_table().to_pylist()
+        return rows
+
+    def nodes(self, node_ids: Iterable[str]) -> list[Fact]:
+        """Return the existing nodes with these ids, each once, in the order of the ids."""
+        wanted = list(dict.fromkeys(node_ids))
+        if not wanted:
+            return []
+        rows = self.rows(f"SELECT {_NODE_COLUMNS} FROM nodes WHERE {_is('node_id', wanted)}", wanted)  # noqa: S608
+        found: dict[str, Fact] = {}
+        for row in rows:
+            known = found.get(row["node_id"])
+            found[row["node_id"]] = row if known is None else _merged(known, row)
+        return [found[node_id] for node_id in wanted if node_id in found]
+
+    def edges(self, column: str, node_ids: Iterable[str], kinds: Sequence[str] = ()) -> list[Fact]:
+        """Return the edges whose `column` (src or dst) is one of the ids, each once, ordered by time."""
+        wanted = list(dict.fromkeys(node_ids))
+        if not wanted:
+            return []
+        of_kinds = f" AND kind IN ({', '.join('?' for _ in kinds)})" if kinds else ""
+        query = f"SELECT src, dst, kind, ts, event_id FROM edges WHERE {_is(column, wanted)}{of_kinds}"  # noqa: S608
+        found: dict[tuple[str, str, str], Fact] = {}
+        for row in self.rows(query, [*wanted, *kinds]):
+            known = found.get((row["src"], row["dst"], row["kind"]))
+            if known is None or row["ts"] < known["ts"]:
+                found[row["src"], row["dst"], row["kind"]] = row
+        return sorted(found.values(), key=lambda row: (row["ts"], row["kind"], row["src"], row["dst"]))
+
+    def find(self, what: str) -> list[str]:
+        """Return the node ids that `what` may mean: a node id, topic/id, a message id or a transaction id."""
+        if what.partition(":")[0] in (schema.MESSAGE, schema.TRANSACTION, schema.TOPIC, *_GROUPS) and ":" in what:
+            return [row["node_id"] for row in self.nodes([what])]
+        if "/" in what:
+            return [row["node_id"] for row in self.nodes([f"{schema.MESSAGE}:{what}"])]
+        found = [row["node_id"] for row in self.nodes([schema.node(schema.TRANSACTION, what)])]
+        return found + self.messages_of_id(what)
+
+    def messages_of_id(self, message_id: str) -> list[str]:
+        """Return the node ids of the messages with this id, in all topics."""
+        rows = self.rows("SELECT DISTINCT topic FROM events WHERE message_id = ? AND topic IS NOT NULL", [message_id])
+        topics = sorted(row["topic"] for row in rows if not row["topic"].startswith(schema.GROUP_TOPICS))
+        return [schema.message_node(topic, message_id) for topic in topics]
+
+    def walk(self, start: str, *, forward: bool, depth: int = DEPTH_MAX) -> list[Fact]:
+        """Return the effects of `start` (`forward`) or its causes.
+
+        Each has a `node_id`, its `depth`, and `via`, the node one step nearer to `start`.
+        """
+        seen = {start}
+        found: list[Fact] = []
+        frontier = [start]
+        for step in range(1, depth + 1):
+            near, far = ("dst", "src") if forward else ("src", "dst")
+            following = []
+            for edge in self.edges(near, also_unnamed(frontier) if forward else frontier, [schema.CAUSED_BY]):
+                for node_id in [edge[far]] if forward else self._named(edge[far]):
+                    if node_id not in seen and len(seen) < FOUND_MAX:
+                        seen.add(node_id)
+                        following.append(node_id)
+                        found.append({"node_id": node_id, "depth": step, "via": edge[near], "ts": edge["ts"]})
+            if not following:
+                break
+            frontier = following
+        return found
+
+    def named(self, edges: Iterable[Fact]) -> list[Fact]:
+        """Return the edges, with each cause without a topic replaced by the messages that it may mean."""
+        return [
+            edge | {"dst": cause} if cause != edge["dst"] else edge
+            for edge in edges
+            for cause in (self._named(edge["dst"]) if edge["kind"] == schema.CAUSED_BY else [edge["dst"]])
+        ]
+
+    def _named(self, cause: str) -> list[str]:
+        """Return the known messages that a cause without a topic may mean; an unknown cause is returned as it is."""
+        if not cause.startswith(_UNNAMED):
+            return [cause]
+        return self.messages_of_id(cause.removeprefix(_UNNAMED)) or [cause]
+
+
+_GROUPS: Final = (schema.PRODUCER_GROUP, schema.CONSUMER_GROUP)
+
+
+def also_unnamed(node_ids: Sequence[str]) -> list[str]:
+    """Return the ids, and the ids by which a cause without a topic refers to them."""
+    return [*node_ids, *(schema.message_node(schema.ANY_TOPIC, node_id.partition("/")[2]) for node_id in node_ids)]
+
+
+def _is(column: str, values: Sequence[str]) -> str:
+    """Return a condition: one value is compared, which Bloom filters can answer; several are looked up together."""
+    return f"{column} = ?" if len(values) == 1 else f"{column} IN ({', '.join('?' for _ in values)})"
+
+
+def _merged(one: Fact, other: Fact) -> Fact:
+    newer, older = (one, other) if (one["raft_index"] or 0) > (other["raft_index"] or 0) else (other, one)
+    merged = {name: value if value is not None else older[name] for name, value in newer.items()}
+    merged["first_ts"] = min(one["first_ts"], other["first_ts"])
+    merged["last_ts"] = max(one["last_ts"], other["last_ts"])
+    return merged
