@@ -329,7 +329,7 @@ def test_server_lists() -> None:
 
 @pytest.mark.parametrize(("given", "known"), [("5f3a-2b", "5f3a-2b"), ("\x1b[2J", None), ("x" * 65, None), ("", None)])
 async def test_an_error_names_the_request_in_the_log_of_the_node(clock: Clock, given: str, known: str | None) -> None:
-    """What a terminal would take for a command is no request id."""
+    """A text that a terminal would take for a command is no request id."""
 
     def script(request: Request) -> HttpResponse:
         return json_answer({"code": "internal", "detail": "a bug of the broker"}, 500, **{"x-request-id": given})
