@@ -22,6 +22,7 @@ from cluster.process.addresses import parse_address as parse_address
 from cluster.process.addresses import parse_peer as parse_peer
 from cluster.process.addresses import parse_url as parse_url
 from cluster.process.config_values import convert, read_file
+from cluster.process.credential_options import CredentialOptions
 from cluster.process.option import CLIENT_VARIABLES
 from cluster.process.option import ENVIRONMENT_PREFIX as ENVIRONMENT_PREFIX
 from cluster.process.option import Option as Option
@@ -37,7 +38,7 @@ Positive = Annotated[int, Meta(ge=1)]
 Percent = Annotated[int, Meta(ge=1, le=100)]
 
 
-class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class NodeConfig(CredentialOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All options of a node. Build it with `load`, which validates."""
 
     cluster_id: Annotated[
@@ -114,7 +115,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         str | None,
         Meta(
             description="PEM file with the authorities of https URLs that this node calls: join (default: those of the "
-            "system), and webhooks (besides those of the system). Read at the start."
+            "system), webhooks and oidc_keys (besides those of the system). Read at the start."
         ),
     ] = None
     peer_listen: Annotated[
@@ -412,10 +413,11 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def options() -> list[Option]:
-    """Return every option in the order of the struct."""
+    """Return every option in the order of the struct, those about credentials of others last."""
     hints = get_type_hints(NodeConfig, include_extras=True)
     found = []
-    for field in msgspec.structs.fields(NodeConfig):
+    inherited = CredentialOptions.__struct_fields__
+    for field in sorted(msgspec.structs.fields(NodeConfig), key=lambda field: field.name in inherited):
         metas = [meta for meta in getattr(hints[field.name], "__metadata__", ()) if isinstance(meta, Meta)]
         description = next(meta.description for meta in reversed(metas) if meta.description)
         found.append(Option(field.name, hints[field.name], field.default, description))
