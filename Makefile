@@ -36,6 +36,7 @@ NEMESIS ?= all
 CHAOS_ARGS ?=
 CYCLES ?= 20
 FILESYSTEM ?= both
+ATTEMPTS ?= 10000
 MINUTES ?= 10
 DEMO_ARGS ?=
 LINEAGE_ARGS ?=
@@ -50,7 +51,7 @@ SOAK_ARGS ?=
 MONITORING_ARGS ?=
 DEPLOY_TEST_ARGS ?=
 
-.PHONY: help setup check lint test demo lineage sim mutants chaos powerloss fuzz soak monitoring-test deploy-test bench cluster cluster-add cluster-stop lock audit dist bundle format clean
+.PHONY: help setup check lint test demo lineage sim mutants chaos strangers powerloss fuzz soak monitoring-test deploy-test bench cluster cluster-add cluster-stop lock audit dist bundle format clean
 
 help: ## list the targets
 	@echo 'KeelMQ: make <target>'
@@ -121,6 +122,9 @@ powerloss: $(TOOLS) ## real power loss on ext4 and xfs, as root: CYCLES=20, SEED
 
 chaos: $(TOOLS) ## faults on real nodes under load: MINUTES=60 NEMESIS=network,disk SEED=7 CHAOS_ARGS='--nodes 5'
 	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) --nemesis '$(NEMESIS)' $(if $(SEED),--seed $(SEED)) $(CHAOS_ARGS)
+
+strangers: $(TOOLS) ## attempts with false, foreign and withdrawn credentials at every port of a closed cluster: ATTEMPTS=10000, SEED=7 to repeat
+	@$(BIN)/python -m tests.strangers --attempts $(ATTEMPTS) $(if $(SEED),--seed $(SEED))
 
 fuzz: $(TOOLS) ## bytes nobody should send, to everything that parses: MINUTES=10, or SEED=7 to repeat a round
 	@$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(FUZZ_ARGS)

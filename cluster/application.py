@@ -37,6 +37,7 @@ from cluster.messages.topic_api import TopicApi
 from cluster.operations.backup_api import BackupApi
 from cluster.operations.cluster_api import ClusterApi
 from cluster.operations.feature_api import FeatureApi
+from cluster.operations.join_api import JoinApi
 from cluster.operations.log_api import LogApi
 from cluster.operations.member_api import MemberApi
 from cluster.operations.quota_api import QuotaApi
@@ -112,6 +113,7 @@ class Services:
             *PopApi(self.core).routes(),
             *self._cluster.routes(),
             *MemberApi(self.core).routes(),
+            *JoinApi(self.core).routes(),
             *self._replica.routes(),
             *FeatureApi(self.core, self.alarms).routes(),
             *LogApi(self.core).routes(),

@@ -34,6 +34,7 @@ from cluster.process.http_tls import http_tls, webhook_trust
 from cluster.process.quota_file import read_quotas
 from cluster.process.rebuild import decide, finish_rebuild, joins_since_rebuild
 from cluster.process.trust import administrator_tokens, tls_files
+from cluster.security.configured_issuer import issuer_of
 from cluster.security.webhook_signer import WebhookSigner
 from cluster.service_manager.notify_socket import NotifySocket
 from cluster.service_manager.reporter import ServiceReporter
@@ -105,6 +106,7 @@ class Broker:
             id_prefix=secrets.token_hex(ID_PREFIX_BYTES),
             administrator_tokens=administrator_tokens(config),
             quotas=_quotas(config, clock, None if former is None else former.core.quotas),
+            issuer=issuer_of(config) if former is None else former.core.access.issuer,
         )
         self._signer: WebhookSigner = WebhookSigner(config, () if former is None else former._signer.secrets)
         webhooks = HttpWebhooks(

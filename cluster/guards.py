@@ -8,6 +8,7 @@ from cluster.core.reader_threads import ReaderThreads
 from cluster.health.alarms import Alarms
 from cluster.health.certificate_guard import CertificateGuard
 from cluster.health.disk_guard import DiskGuard
+from cluster.health.issuer_guard import IssuerGuard
 from cluster.health.loop_watch import LoopWatch
 from cluster.health.quorum_watch import QuorumWatch
 from cluster.health.quota_guard import QuotaGuard
@@ -31,9 +32,10 @@ class Guards:
         self.certificates = CertificateGuard(core, http_tls, ReaderThreads("certificates", threads=1))
         self.webhook_secrets = WebhookSecretGuard(core, signer, ReaderThreads("webhook-secrets", threads=1))
         self.quotas = QuotaGuard(core, ReaderThreads("quotas", threads=1))
+        self.issuer = IssuerGuard(core, ReaderThreads("issuer-keys", threads=1))
         self._gc_pauses = GcPauses()
         core.metrics.add_gauges(self._gc_pauses.metrics)
-        self._files = (self.certificates, self.webhook_secrets, self.quotas)
+        self._files = (self.certificates, self.webhook_secrets, self.quotas, self.issuer)
         for guard in (self.disk, self.loop, self.scrubber, *self._files):
             alarms.add(guard.conditions)
 

@@ -100,7 +100,10 @@ INT64_MAX: Final = (1 << 63) - 1
 
 ID_PATTERN: Final = "^[A-Za-z0-9_-]{1,64}$(?!\n)"
 POP_HANDLE_PATTERN: Final = "^[0-9a-f]{1,15}-[0-9a-f]{1,7}-[0-9a-f]{1,15}$(?!\n)"
-USER_PATTERN: Final = "^[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}$(?!\n)"
+USER_PATTERN: Final = (
+    "^([A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}|oidc(-group)?:[A-Za-z0-9_.@|+=~-]{1,128}|join:[0-9]{1,10})$(?!\n)"
+)
+"""Local users, people and groups of an issuer of tokens, and join tokens: a local user has no colon in its name."""
 MESSAGE_ID_PATTERN: Final = "^[A-Za-z0-9_.:-]{1,128}$(?!\n)"
 
 NAME_REGEX: Final = re.compile(r"[%|a-zA-Z0-9_-]+")

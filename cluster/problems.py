@@ -108,6 +108,7 @@ KINDS: Final[Mapping[str, ProblemKind]] = {
     "no_leader": ProblemKind(503, "The cluster has no leader at the moment", retry=True),
     "unknown_outcome": ProblemKind(503, "The write may or may not have happened", retry=True),
     "clock_in_doubt": ProblemKind(503, "The nodes' clocks do not agree on the time", retry=True),
+    "signing_key_awaited": ProblemKind(503, "The issuer's keys are being fetched", retry=True),
     "not_ready": ProblemKind(503, "The node does not serve yet", retry=True),
     "disk_full": ProblemKind(507, "There is no room on the disks of a majority", retry=True),
 }

@@ -310,6 +310,7 @@ ERRORS_BY_CODE: Mapping[str, type[KeelMQError]] = {
     "quota_exceeded": QuotaExceeded,
     "no_leader": NoLeader,
     "clock_in_doubt": Unavailable,
+    "signing_key_awaited": Unavailable,
     "not_ready": NoLeader,
     "unknown_outcome": UnknownOutcome,
     "disk_full": DiskFull,

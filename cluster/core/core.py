@@ -27,6 +27,7 @@ from cluster.process.config import NodeConfig
 from cluster.process.request_scope import note_queued, note_replicated
 from cluster.security.access_control import AccessControl, Shown
 from cluster.security.client_certificate import client_certificate_name
+from cluster.security.issuer import Issuer
 from cluster.telemetry.refusals import ProposalRefusals, counting_refusals
 from cluster.telemetry.requests import RequestTimes
 from cluster.telemetry.topic_counters import TopicCounters
@@ -78,9 +79,10 @@ class Core:
         id_prefix: str,
         administrator_tokens: Sequence[bytes] = (),
         quotas: Quotas | None = None,
+        issuer: Issuer | None = None,
     ) -> None:
         """Create the core over opened parts. `id_prefix` begins every id of this process, and of no other one ever.
-        Without `quotas` nobody is limited.
+        Without `quotas` nobody is limited, without `issuer` nobody shows tokens of people.
         """
         self.config = config
         self.raft = raft
@@ -97,7 +99,9 @@ class Core:
         self.request_budget = ByteBudget(
             request_bytes_max(config), share_percent, "requests are in memory", ADMINISTRATION_BYTES
         )
-        self.access = AccessControl(config.auth, administrator_tokens, state.users, self._latest_ms, self._shown_by)
+        self.access = AccessControl(
+            config.auth, administrator_tokens, state.users, self._latest_ms, self._shown_by, issuer
+        )
         metrics.add_gauges(self.access.counters)
         self.quotas = quotas
         if quotas is not None:

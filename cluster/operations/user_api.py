@@ -15,6 +15,7 @@ from cluster.limits import LIST_MAX, USER_PATTERN
 from cluster.problems import Problem
 from cluster.security.access import ADMINISTRATION, SIGNED_IN
 from cluster.security.credentials import make_token
+from cluster.security.issuer import GROUP_PREFIX, PERSON_PREFIX
 from cluster.security.permissions import (
     NETWORKS_MAX,
     RULES_MAX,
@@ -25,7 +26,7 @@ from cluster.security.permissions import (
     check_rule,
     resource_of,
 )
-from cluster.security.principals import RESERVED_NAMES
+from cluster.security.principals import JOIN_PREFIX, RESERVED_NAMES
 from store.commands.users import DeleteUser, Effect, PutUser, Rule, Token, UserPut
 from store.errors import USER_NOT_FOUND, Refused
 from store.users.users import User
@@ -273,6 +274,8 @@ class UserApi:
         self._core.require_leader()
         name = _path_name(request)
         body = await read_json(request, self._core, _user_decoder, optional=True)
+        if body.certificates or name.startswith(JOIN_PREFIX):
+            _require_local(name)
         rules = None if body.rules is None else _checked_rules(body.rules)
         former = self._core.state.users.get(name)
         base = former or User(name, 0, (), (), ())
@@ -294,6 +297,7 @@ class UserApi:
     async def create_token(self, request: web.Request) -> web.Response:
         self._core.require_leader()
         user = self._user(_path_name(request))
+        _require_local(user.user)
         body = await read_json(request, self._core, _token_decoder, optional=True)
         now_ms = self._core.now_ms()
         valid = tuple(each for each in user.tokens if not each.expires_at_ms or each.expires_at_ms > now_ms)
@@ -354,10 +358,21 @@ def _path_name(request: web.Request) -> str:
     try:
         msgspec.convert(name, UserName)
     except msgspec.ValidationError:
-        raise Problem("invalid_request", "user: 1 to 64 characters of A-Z a-z 0-9 _ . @ -, not - or . first") from None
+        raise Problem(
+            "invalid_request",
+            "user: 1 to 64 characters of A-Z a-z 0-9 _ . @ -, not - or . first; or oidc:NAME, oidc-group:NAME",
+        ) from None
     if name in RESERVED_NAMES:
         raise Problem("invalid_request", f"user: {name!r} is reserved; choose another name")
     return name
+
+
+def _require_local(name: str) -> None:
+    """Raise Problem invalid_request for people and groups of the issuer, who show its tokens alone."""
+    if name.startswith(JOIN_PREFIX):
+        raise Problem("invalid_request", f"user: {name} stands for a join token: keelmq cluster join-token")
+    if name.startswith((PERSON_PREFIX, GROUP_PREFIX)):
+        raise Problem("invalid_request", f"user: {name} shows tokens of the issuer, and has none of the cluster's own")
 
 
 def _checked_rules(bodies: tuple[RuleBody, ...]) -> tuple[Rule, ...]:

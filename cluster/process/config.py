@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from cluster.limits import ADDRESS_SHARE_PERCENT, HTTP_CONNECTIONS_MAX, REQUEST_BYTES_MAX
 from cluster.process.addresses import Address, Peer, parse_address, parse_peer
+from cluster.process.credential_options import CredentialOptions
 from cluster.process.option import Option
 from raft.membership import NODE_ID_MAX, OVERRIDE_NUMBER_MAX
 from store.log.segment import SEGMENT_BYTES_MAX
@@ -25,7 +26,7 @@ Positive = Annotated[int, Meta(ge=1)]
 Percent = Annotated[int, Meta(ge=1, le=100)]
 
 
-class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class NodeConfig(CredentialOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All options of a node. Build it with `config_loading.load`, which validates."""
 
     cluster_id: Annotated[
@@ -102,7 +103,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         str | None,
         Meta(
             description="PEM file with the authorities of https URLs that this node calls: join (default: those of the "
-            "system), and webhooks (besides those of the system). Read at the start."
+            "system), webhooks and oidc_keys (besides those of the system). Read at the start."
         ),
     ] = None
     peer_listen: Annotated[
@@ -400,10 +401,11 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def options() -> list[Option]:
-    """Return every option in the order of the struct."""
+    """Return every option in the order of the struct, those about credentials of others last."""
     hints = get_type_hints(NodeConfig, include_extras=True)
     found = []
-    for field in msgspec.structs.fields(NodeConfig):
+    inherited = CredentialOptions.__struct_fields__
+    for field in sorted(msgspec.structs.fields(NodeConfig), key=lambda field: field.name in inherited):
         metas = [meta for meta in getattr(hints[field.name], "__metadata__", ()) if isinstance(meta, Meta)]
         description = next(meta.description for meta in reversed(metas) if meta.description)
         found.append(Option(field.name, hints[field.name], field.default, description))

@@ -11,12 +11,13 @@ from typing import Any, Final
 
 import msgspec
 
-from cluster.process.addresses import parse_url
+from cluster.process.addresses import ConfigError, parse_url
 from cluster.process.config import NodeConfig
 from cluster.process.data_directory import IDENTITY_FILE
 from cluster.process.exit_codes import ExitCode, StartupError
 from cluster.process.http_tls import trusting
-from cluster.process.trust import administrator_tokens
+from cluster.process.join_token import use_up
+from cluster.process.trust import administrator_tokens, join_token
 
 logger = logging.getLogger(__name__)
 
@@ -51,12 +52,19 @@ def joined(config: NodeConfig) -> NodeConfig:
     """
     if config.join is None:
         return config
-    cluster_id = _stored(config) or _ask(config, config.join)
+    stored = _stored(config)
+    try:
+        token = None if stored is not None else join_token(config)
+    except ConfigError as error:
+        raise StartupError(ExitCode.BAD_CONFIG, str(error)) from None
+    cluster_id = stored or _ask(config, config.join)
     if config.cluster_id not in (cluster_id, NodeConfig().cluster_id):
         raise StartupError(
             ExitCode.BAD_CONFIG,
             f"join: {config.join} is of cluster {cluster_id!r}, not {config.cluster_id!r}; correct one of them",
         )
+    if token is not None:
+        use_up(config, config.join, token, _opener(config.http_ca))
     return msgspec.structs.replace(config, cluster_id=cluster_id)
 
 
@@ -89,13 +97,11 @@ def _get(config: NodeConfig, url: str) -> _Cluster:
     """
     http_ca = config.http_ca
     request = urllib.request.Request(f"{parse_url(url, 'join')}/v1/cluster")  # noqa: S310 - parse_url allows http(s)
-    for token in administrator_tokens(config)[:1]:
-        request.add_unredirected_header("Authorization", f"Bearer {token.decode()}")
-    opener = urllib.request.build_opener(
-        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trusting(http_ca)), _StaysSecure
-    )
+    own = join_token(config)
+    for token in [own] if own is not None else [each.decode() for each in administrator_tokens(config)[:1]]:
+        request.add_unredirected_header("Authorization", f"Bearer {token}")
     try:
-        with opener.open(request, timeout=ASK_TIMEOUT_S) as response:
+        with _opener(http_ca).open(request, timeout=ASK_TIMEOUT_S) as response:
             return msgspec.json.decode(response.read(ANSWER_BYTES_MAX), type=_Cluster)
     except urllib.error.URLError as error:
         if not isinstance(error.reason, ssl.SSLCertVerificationError):
@@ -106,6 +112,12 @@ def _get(config: NodeConfig, url: str) -> _Cluster:
             f"join: the certificate of {url} cannot be verified: {error.reason.verify_message}; give the authority "
             f"that signed it with {trusted}, and the URL by a name that the certificate has",
         ) from None
+
+
+def _opener(http_ca: str | None) -> urllib.request.OpenerDirector:
+    return urllib.request.build_opener(
+        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trusting(http_ca)), _StaysSecure
+    )
 
 
 class _StaysSecure(urllib.request.HTTPRedirectHandler):

@@ -79,6 +79,21 @@ def administrator_tokens(config: NodeConfig) -> tuple[bytes, ...]:
     return tokens
 
 
+def join_token(config: NodeConfig) -> str | None:
+    """Return the join token of a new node; None without join_token_file. Raises ConfigError."""
+    if config.join_token_file is None:
+        return None
+    try:
+        tokens = read_peer_secrets(Path(config.join_token_file))
+    except SecretError as error:
+        raise ConfigError(f"join_token_file {error}") from None
+    if len(tokens) > 1 or len(tokens[0]) > ADMIN_TOKEN_BYTES_MAX or b" " in tokens[0] or not tokens[0].isascii():
+        raise ConfigError(
+            f"join_token_file {config.join_token_file}: give the one line that keelmq cluster join-token printed"
+        )
+    return tokens[0].decode()
+
+
 def webhook_secrets(config: NodeConfig) -> tuple[bytes, ...]:
     """Return the secrets that sign checks to webhooks; none without webhook_secret_file. Raises ConfigError."""
     if config.webhook_secret_file is None:

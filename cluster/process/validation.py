@@ -6,6 +6,7 @@ from cluster.process.addresses import ConfigError, check_peers, parse_peer, pars
 from cluster.process.allowed_urls import AllowedUrls
 from cluster.process.config import HEARTBEATS_PER_ELECTION_TIMEOUT_MIN, NodeConfig
 from cluster.process.http_tls import validate_http_tls
+from cluster.process.oidc import is_url, oidc_settings
 from cluster.process.quota_file import read_quotas
 from cluster.process.trust import is_loopback, validate_trust, webhook_secrets
 
@@ -38,7 +39,21 @@ def validate(config: NodeConfig) -> NodeConfig:
     _require_secret_join(config)
     AllowedUrls.of(config)
     webhook_secrets(config)
+    _require_usable_keys(config)
     return config
+
+
+def _require_usable_keys(config: NodeConfig) -> None:
+    """Check the options of the issuer, and its keys if they are in a file. Raises ConfigError."""
+    settings = oidc_settings(config)
+    if settings is None or config.oidc_keys is None or is_url(config.oidc_keys):
+        return
+    from cluster.process.key_set import KeySetError, read_key_set  # takes 15 MB, which a node without issuer keeps
+
+    try:
+        read_key_set(config.oidc_keys, settings.algorithms)
+    except KeySetError as error:
+        raise ConfigError(f"oidc_keys {config.oidc_keys}: {error}") from None
 
 
 def _require_closed_http(config: NodeConfig) -> None:
@@ -71,6 +86,11 @@ def _require_secret_join(config: NodeConfig) -> None:
     """Require that the administrator's token is shown to a node on this machine or over TLS. Raises ConfigError."""
     asked = urlsplit(config.join or "")
     is_open = asked.scheme == "http" and not is_loopback(asked.hostname or "")
+    if config.join_token_file is not None:
+        if config.join is None:
+            raise ConfigError("join_token_file: only a node that joins a cluster shows a join token; give join, too")
+        if is_open:
+            raise ConfigError(f"join: {config.join} would be shown the join token without TLS: give an https URL")
     if is_open and config.admin_token_file is not None and not config.insecure_http:
         raise ConfigError(
             f"join: {config.join} would be shown the token of admin_token_file without TLS: give an https URL. If the "

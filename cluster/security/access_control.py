@@ -15,7 +15,16 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from cluster.problems import Problem
-from cluster.security.credentials import hash_of, token_in
+from cluster.security.credentials import HEADER_CHARACTERS_MAX, hash_of, token_in
+from cluster.security.issuer import (
+    GROUP_PREFIX,
+    PERSON_PREFIX,
+    TOKEN_CHARACTERS_MAX,
+    Issuer,
+    KeyAwaited,
+    Person,
+    TokenRefused,
+)
 from cluster.security.permissions import RESOURCE_CHARACTERS_MAX, Action, Resource
 from cluster.security.principals import (
     ADMINISTRATOR_NAME,
@@ -25,15 +34,23 @@ from cluster.security.principals import (
     Principal,
     UserAt,
 )
-from store.users.users import Users
+from store.users.users import User, Users
 
 AuthMode = Literal["off", "permissive", "enforce"]
 
 PRINCIPALS_MAX: Final = 4_096
 """Maximum number of principals that a node remembers, each with its credentials and client address."""
+KNOWN_CHARACTERS_MAX: Final = 4 * 1024 * 1024
+"""Maximum number of characters of all credentials that it remembers."""
+
+PERSON_RULES_MAX: Final = 1_024
+"""Maximum number of rules of a person, with those of all groups: it takes 3 ms to prepare them."""
 
 _UNAUTHENTICATED: Final = "unauthenticated"
+_KEY_AWAITED: Final = "signing_key_awaited"
 _FORBIDDEN: Final = "forbidden"
+_JUDGED: Final = web.RequestKey("judged", tuple[tuple[int, int], Nothing])
+"""Key of a request whose credentials are not valid: the versions of users and keys, and the verdict by them."""
 
 logger = logging.getLogger(__name__)
 
@@ -58,10 +75,12 @@ class AccessControl:
         users: Users,
         now_ms: Callable[[], int],
         shown_by: Callable[[web.Request], Shown],
+        issuer: Issuer | None = None,
     ) -> None:
         """Create it. `administrator_tokens` are those of the built-in administrator, `now_ms` is the replicated clock,
-        `shown_by` returns the credentials of a request.
+        `shown_by` returns the credentials of a request, `issuer` judges the tokens of people.
         """
+        self.issuer = issuer
         self.mode: AuthMode = mode
         self.is_on = mode != "off"
         """False when everybody may do everything, so that handlers need not name what they use."""
@@ -71,7 +90,8 @@ class AccessControl:
         self.shown_by = shown_by
         self._anybody = Everything(ANONYMOUS_NAME)
         self._known: dict[Shown, tuple[Principal, int]] = {}
-        self._known_version = -1
+        self._known_characters = 0
+        self._known_version = (-1, -1)
         self._refused: Counter[str] = Counter({_UNAUTHENTICATED: 0, _FORBIDDEN: 0})
 
     # --- decisions ---------------------------------------------------------------------------------------------
@@ -127,10 +147,12 @@ class AccessControl:
         if self.mode == "permissive":
             return
         if isinstance(principal, Nothing):
-            raise Problem(_UNAUTHENTICATED, principal.reason)
+            raise Problem(_KEY_AWAITED if principal.is_awaited else _UNAUTHENTICATED, principal.reason)
+        is_person = principal.name.startswith(PERSON_PREFIX)
+        made = f"keelmq auth user create {principal.name}, once, and " if is_person else ""
         raise Problem(
             _FORBIDDEN,
-            f"{principal.name} may not {action} {text}, or it does not exist; an administrator can allow it: "
+            f"{principal.name} may not {action} {text}, or it does not exist; an administrator can allow it: {made}"
             f"keelmq auth acl allow {principal.name} {action.split()[0]} {text}",
         )
 
@@ -142,30 +164,51 @@ class AccessControl:
             return self._anybody
         shown = self.shown_by(request)
         now_ms = self._now_ms()
-        if self._known_version != self._users.version:
-            self._known.clear()
-            self._known_version = self._users.version
+        version = self._users.version, 0 if self.issuer is None else self.issuer.version
+        if self._known_version != version:
+            self._forget()
+            self._known_version = version
         known = self._known.get(shown)
         if known is not None and now_ms < known[1]:
             return known[0]
+        judged = request.get(_JUDGED)
+        if judged is not None and judged[0] == version:
+            nothing: Nothing = judged[1]
+            return nothing
         principal, ends_ms = self._authenticate(shown, now_ms)
-        if not isinstance(principal, Nothing):  # strangers take no room
-            if len(self._known) >= PRINCIPALS_MAX:
-                self._known.clear()
-            self._known[shown] = principal, ends_ms
+        if isinstance(principal, Nothing):  # strangers take no room, and are judged once for each request
+            request[_JUDGED] = version, principal
+        else:
+            self._remember(shown, principal, ends_ms)
         return principal
+
+    def _remember(self, shown: Shown, principal: Principal, ends_ms: int) -> None:
+        characters = len(shown.authorization or "")
+        if len(self._known) >= PRINCIPALS_MAX or self._known_characters + characters > KNOWN_CHARACTERS_MAX:
+            self._forget()
+        if shown not in self._known:
+            self._known_characters += characters
+        self._known[shown] = principal, ends_ms
+
+    def _forget(self) -> None:
+        self._known.clear()
+        self._known_characters = 0
 
     def _authenticate(self, shown: Shown, now_ms: int) -> tuple[Principal, int]:
         """Return the principal, and the time in ms at which its credentials end."""
         for_ever = 1 << 63
         if shown.authorization is not None:
-            token = token_in(shown.authorization)
+            token = token_in(
+                shown.authorization, HEADER_CHARACTERS_MAX if self.issuer is None else TOKEN_CHARACTERS_MAX
+            )
             if token is None:
                 return Nothing("the Authorization header must be `Bearer` and a token"), 0
             sha256 = hash_of(token)
             if any(hmac.compare_digest(sha256, each) for each in self._administrators):
                 return Everything(ADMINISTRATOR_NAME), for_ever
             owner = self._users.of_token(sha256)
+            if owner is None and self.issuer is not None and token.count(".") == 2:
+                return self._person(self.issuer, token, shown.address, now_ms)
             if owner is None:
                 return Nothing("the token is not valid: it was revoked, or belongs to another cluster"), 0
             ends_ms = owner.token.expires_at_ms or for_ever
@@ -178,6 +221,25 @@ class AccessControl:
                 return Nothing(f"certificates named {shown.certificate[:80]!r} belong to no user"), 0
             return UserAt(user, shown.address), for_ever
         return Nothing("no credentials; send a token as `Authorization: Bearer`, or show a client certificate"), 0
+
+    def _person(self, issuer: Issuer, token: str, address: str, now_ms: int) -> tuple[Principal, int]:
+        """Return the person whom a token of the issuer names, with the rules of the person and of all groups."""
+        try:
+            person = issuer.identify(token, now_ms)
+        except TokenRefused as refused:
+            return Nothing(f"the token is refused: {refused}"), 0
+        except KeyAwaited as awaited:
+            return Nothing(f"the token cannot be judged yet: {awaited}", is_awaited=True), 0
+        user = self._user_of(person)
+        if len(user.rules) > PERSON_RULES_MAX:
+            return Nothing(f"the rules of the person and of its groups are more than {PERSON_RULES_MAX} together"), 0
+        return UserAt(user, address), person.ends_ms
+
+    def _user_of(self, person: Person) -> User:
+        name = PERSON_PREFIX + person.name
+        named = (name, *(GROUP_PREFIX + each for each in person.groups))
+        users = [user for each in named if (user := self._users.get(each)) is not None]
+        return User(name, 0, (), (), tuple(rule for user in users for rule in user.rules))
 
     # --- metrics -----------------------------------------------------------------------------------------------
 

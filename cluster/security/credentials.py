@@ -10,7 +10,7 @@ TOKEN_BYTES: Final = 32
 TOKEN_ID_CHARACTERS: Final = 12
 SCHEME: Final = "bearer "
 HEADER_CHARACTERS_MAX: Final = 200
-"""Maximum number of characters of an Authorization header that is looked at."""
+"""Maximum number of characters of an Authorization header with a token that the cluster has made."""
 
 
 class NewToken(NamedTuple):
@@ -33,9 +33,9 @@ def hash_of(token: str) -> bytes:
     return hashlib.sha256(token.encode(errors="surrogateescape")).digest()
 
 
-def token_in(header: str) -> str | None:
+def token_in(header: str, characters_max: int = HEADER_CHARACTERS_MAX) -> str | None:
     """Return the bearer token in an Authorization header; None when it has none or is too long."""
-    if len(header) > HEADER_CHARACTERS_MAX or header[: len(SCHEME)].lower() != SCHEME:
+    if len(header) > characters_max or header[: len(SCHEME)].lower() != SCHEME:
         return None
     token = header[len(SCHEME) :].strip()
     return None if not token or len(token.split()) > 1 else token

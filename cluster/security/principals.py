@@ -12,6 +12,8 @@ ADMINISTRATOR_NAME: Final = "admin"
 """Name of the built-in administrator, whose token is in a file on the nodes. No user may have it."""
 ANONYMOUS_NAME: Final = "anonymous"
 """Name of clients that do not show who they are. No user may have it."""
+JOIN_PREFIX: Final = "join:"
+"""Begins the names of users whose only token lets a new node join; the id of the node follows."""
 RESERVED_NAMES: Final = frozenset({ADMINISTRATOR_NAME, ANONYMOUS_NAME})
 
 
@@ -36,11 +38,14 @@ class Everything:
 
 
 class Nothing:
-    """A principal who may do nothing. `reason` says why nothing better is known about it."""
+    """A principal who may do nothing. `reason` says why nothing better is known about it, and `is_awaited` that it may
+    be known in a moment.
+    """
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, *, is_awaited: bool = False) -> None:
         self.name = ANONYMOUS_NAME
         self.reason = reason
+        self.is_awaited = is_awaited
 
     def verdict(self, _action: Action, _resource: Resource) -> Verdict:
         return Verdict(False, None)

@@ -10,9 +10,9 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from cluster.http.routes import JSON
 from cluster.process.allowed_urls import AllowedUrls, UrlInvalid, UrlNotAllowed, require_address
+from cluster.process.name_lookups import NameLookups
 from cluster.process.request_scope import TRACEPARENT_HEADER
 from cluster.security.webhook_signer import WebhookSigner
-from cluster.transactions.name_lookups import NameLookups
 
 ANSWER_BYTES_MAX: Final = 64 * 1024
 """Maximum size of an answer. A larger one is no answer."""

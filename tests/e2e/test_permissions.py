@@ -65,6 +65,8 @@ BODIES: Final[dict[tuple[str, str], Any]] = {
     ("POST", "/v1/cluster/feature-level"): {},
     ("POST", "/v1/cluster/members"): {"node_id": 9, "peer_address": "127.0.0.1:1", "url": "http://127.0.0.1:1"},
     ("PUT", "/v1/cluster/settings"): {},
+    ("POST", "/v1/cluster/join-tokens"): {"node_id": 9},
+    ("POST", "/v1/cluster/join"): {"node_id": 9},
 }
 QUERIES: Final = {
     "/v1/backups/{backup_id}": "?frame=0",

@@ -2,7 +2,15 @@
 
 from keelmq.admin.admin import PAGE_MAX, Admin, ResetTo
 from keelmq.admin.backups import BackupBegun
-from keelmq.admin.changes import ClusterMember, ClusterMembers, ClusterSettings, FeatureLevel, NodeBuild, RebuildStarted
+from keelmq.admin.changes import (
+    ClusterMember,
+    ClusterMembers,
+    ClusterSettings,
+    FeatureLevel,
+    JoinToken,
+    NodeBuild,
+    RebuildStarted,
+)
 from keelmq.admin.cluster import (
     Alarm,
     ClusterStatus,
@@ -75,6 +83,7 @@ __all__ = [
     "GroupSettings",
     "HalfMessages",
     "IndexRebuild",
+    "JoinToken",
     "LogHolder",
     "MessagePage",
     "MessageTrace",

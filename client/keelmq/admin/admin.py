@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from keelmq.admin.backups import BackupBegun
 from keelmq.admin.calls import AdminCalls, given_of, group_path, message_path, query_of, topic_path
-from keelmq.admin.changes import ClusterMembers, ClusterSettings, FeatureLevel, RebuildStarted
+from keelmq.admin.changes import ClusterMembers, ClusterSettings, FeatureLevel, JoinToken, RebuildStarted
 from keelmq.admin.cluster import ClusterStatus
 from keelmq.admin.groups import CommittedOffsets, GroupDetail, GroupMember, GroupOffset, GroupSettings
 from keelmq.admin.messages import (
@@ -329,6 +329,14 @@ class Admin:
         """Add a node as a learner and return the resulting `members`. Durable on return, and harmless to repeat."""
         body = {"node_id": node_id, "peer_address": peer_address, "http_address": http_address}
         return await self._calls.view(ClusterMembers, "POST", "/v1/cluster/members", body)
+
+    async def join_token(self, node_id: int, *, expires_in_ms: int | None = None) -> JoinToken:
+        """Make a token with which that new node joins, once. Without `expires_in_ms` it is valid for an hour.
+
+        An earlier token for the node ends.
+        """
+        body = given_of({"node_id": node_id, "expires_in_ms": expires_in_ms})
+        return await self._calls.view(JoinToken, "POST", "/v1/cluster/join-tokens", body, tries=1)
 
     async def promote_node(self, node_id: int) -> ClusterMembers:
         """Promote a learner to voter. Raises Conflict (`not_caught_up`) while the learner is not up to date."""

@@ -32,6 +32,14 @@ class ClusterMembers(View, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
 
 
+class JoinToken(View, frozen=True, kw_only=True):
+    """A join token that was just made. No other answer shows `token` again."""
+
+    token: str
+    node_id: int
+    expires_at_ms: int
+
+
 class RebuildStarted(View, frozen=True, kw_only=True):
     """The durable decision to rebuild a node, and the nodes that hold the data to fill it."""
 

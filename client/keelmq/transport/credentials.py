@@ -19,7 +19,7 @@ VARIABLE: Final = "KEELMQ_TOKEN"
 FILE_VARIABLE: Final = "KEELMQ_TOKEN_FILE"
 FILE_LOOKED_AT_S: Final = 5.0
 """Seconds after which a token file is read again, so that a token can be replaced while the client runs."""
-FILE_BYTES_MAX: Final = 4_096
+FILE_BYTES_MAX: Final = 8_192
 
 TokenSource = str | Callable[[], str]
 """A token, or a function that returns the present one; it is called for every request and must not block."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster.transactions.name_lookups import LOOKUPS_MAX, NameLookups
+from cluster.process.name_lookups import LOOKUPS_MAX, NameLookups
 from tests.unit.raft.test_transport import until
 
 

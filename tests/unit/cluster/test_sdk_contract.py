@@ -98,6 +98,7 @@ READ = (
     Sent(admin.ClusterSettings, "get", "/v1/cluster/settings"),
     Sent(admin.ClusterSettings, "put", "/v1/cluster/settings"),
     Sent(admin.ClusterMembers, "post", "/v1/cluster/members"),
+    Sent(admin.JoinToken, "post", "/v1/cluster/join-tokens"),
     Sent(admin.ClusterMembers, "post", "/v1/cluster/members/{node_id}/promote"),
     Sent(admin.ClusterMembers, "post", "/v1/cluster/members/{node_id}/lead"),
     Sent(admin.ClusterMembers, "put", "/v1/cluster/members/{node_id}/address"),

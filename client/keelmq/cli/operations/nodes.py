@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run, say
+from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run, say, when
 from keelmq.errors import Conflict
 from keelmq.printable import one_line
 
@@ -26,6 +26,7 @@ def register(app: typer.Typer) -> None:
         "add-node",
         epilog="Example:  keelmq cluster add-node 4 10.0.0.4:7091 http://10.0.0.4:7081",
     )(add_node)
+    app.command("join-token", epilog="Example:  (umask 077; keelmq cluster join-token 4 > node-4.token)")(join_token)
     app.command(epilog="Example:  keelmq cluster promote 4 --wait")(promote)
     app.command(epilog="Example:  keelmq cluster transfer 2")(transfer)
     app.command(
@@ -50,6 +51,29 @@ def add_node(
         servers, lambda connection: Admin(connection).add_node(node_id, peer_address, http_address), as_json=as_json
     )
     _print(answer, as_json)
+
+
+def join_token(
+    node_id: NodeId,
+    minutes: Annotated[int, typer.Option("--minutes", min=1, max=1_440, help="Time until the token ends.")] = 60,
+    servers: Servers = DEFAULT_SERVERS,
+    as_json: AsJson = False,
+) -> None:
+    """Make a token with which one new node joins, once, and print it: alone on stdout. It is shown only now.
+
+    The node is started with --join and --join-token-file. An earlier token for the same node is not valid any more.
+    """
+    from keelmq.admin import Admin
+
+    expires_in_ms = minutes * 60_000
+    made = run(
+        servers, lambda connection: Admin(connection).join_token(node_id, expires_in_ms=expires_in_ms), as_json=as_json
+    )
+    if as_json:
+        print_json(made.document)
+        return
+    say(made.token)
+    typer.echo(f"join token of node {node_id}, valid until {when(made.expires_at_ms)}; not shown again", err=True)
 
 
 def promote(

@@ -1,7 +1,7 @@
-"""Looks up the names of webhooks in threads of their own.
+"""Looks up the names in URLs that this node calls, in threads of their own.
 
 The event loop's own lookups share four threads, also with those of peers that are given by name, and a lookup against a
-name server that is silent takes longer than a check waits: four such names would keep all others waiting, for ever.
+name server that is silent takes longer than a call waits: four such names would keep all others waiting, for ever.
 """
 
 import asyncio
@@ -74,5 +74,5 @@ class NameLookups(AbstractResolver):
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(settle, found)
 
-        threading.Thread(target=look_up, name="webhook-name", daemon=True).start()
+        threading.Thread(target=look_up, name="name-lookup", daemon=True).start()
         return lookup

@@ -1,0 +1,5 @@
+"""What becomes of an attempt."""
+
+
+class Admitted(Exception):
+    """A stranger got further than a refusal; the message says how."""
