@@ -54,7 +54,7 @@ class JoinTokenView(Response, kw_only=True, frozen=True):
 
 
 class NodeJoinView(Response, kw_only=True, frozen=True):
-    """What a new node needs to join. `peer_secret` is null when the nodes have none."""
+    """The credentials that a new node needs to join. `peer_secret` is null when the nodes have none."""
 
     cluster_id: str
     node_id: int

@@ -13,7 +13,7 @@ ISSUER_CHARACTERS_MAX: Final = 1_024
 
 
 class OidcSettings(NamedTuple):
-    """What a token has to be."""
+    """The requirements of a token."""
 
     issuer: str
     audiences: tuple[str, ...]

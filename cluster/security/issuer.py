@@ -22,7 +22,7 @@ ASKED_KEYS_MAX: Final = 64
 
 
 class Person(NamedTuple):
-    """Whom a valid token names, without prefixes. `ends_ms` is when the token ends, in ms since 1970."""
+    """The person whom a valid token names, without prefixes. `ends_ms` is when the token ends, in ms since 1970."""
 
     name: str
     groups: tuple[str, ...]

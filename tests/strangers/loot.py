@@ -1,4 +1,4 @@
-"""What strangers hold: credentials that are false, foreign, expired, withdrawn, or good for less than they try."""
+"""Credentials of strangers that are false, foreign, expired, withdrawn, or good for less than they try."""
 
 import ssl
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""What becomes of an attempt."""
+"""The outcome of an attempt."""
 
 
 class Admitted(Exception):

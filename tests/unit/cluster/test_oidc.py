@@ -173,7 +173,7 @@ async def test_a_new_key_is_fetched_and_a_withdrawn_one_ends(closed: Node, issue
 
 
 async def test_unknown_keys_do_not_make_a_node_hammer_the_issuer(tmp_path: Path, issuer: TokenIssuer) -> None:
-    """With the default, the keys are fetched at the start, and once more after half a minute at the earliest."""
+    """The keys are fetched, with the default, at the start, and once more after half a minute at the earliest."""
     fatal: list[str] = []
     async with running_node(closed_config(tmp_path, issuer, oidc_refresh_ms=300_000), fatal) as node:
         await node.wait(lambda: answers(node, issuer.token(now_s=NOW_S), 200))
@@ -268,7 +268,7 @@ async def test_keys_of_a_file_are_read_again_when_they_change(tmp_path: Path, is
 
 
 async def test_the_issuer_is_verified_by_its_certificate(tmp_path: Path) -> None:
-    """By http_ca, beside the authorities of the system, of which none has signed the certificate of this issuer."""
+    """The certificate is accepted by http_ca, beside the authorities of the system, of which none has signed it."""
     authority = Authority()
     files = authority.issue_server(tmp_path)
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

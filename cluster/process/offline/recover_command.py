@@ -21,7 +21,7 @@ from cluster.process.data_directory import (
     read_unfinished,
 )
 from cluster.process.exit_codes import ExitCode, StartupError
-from cluster.process.new_cluster import (
+from cluster.process.offline.new_cluster import (
     SECOND_RECORD,
     append_configuration,
     apply_up_to,
