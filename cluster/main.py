@@ -25,9 +25,9 @@ from cluster.process.config_description import describe
 from cluster.process.config_loading import load
 from cluster.process.exit_codes import ExitCode, StartupError
 from cluster.process.join import joined
-from cluster.process.offline.log_command import LOG_ACTIONS, log_command
 from cluster.process.logging_setup import set_log_level, set_up_logging
 from cluster.process.loop_steps import MeasuredEventLoop
+from cluster.process.offline.log_command import LOG_ACTIONS, log_command
 from cluster.process.offline.recover_command import COMMAND as RECOVER
 from cluster.process.offline.recover_command import recover_command
 from cluster.process.offline.restore_command import COMMAND as RESTORE
