@@ -38,7 +38,15 @@ LEVELS: Final = (
         2,
         "0.3.0",
         frozenset(
-            {"PutUser", "UserPut", "DeleteUser", "UserDeleted", "Rule", "Token", "User", "store.index.keys.USER"}
+            {
+                *("PutUser", "UserPut", "DeleteUser", "UserDeleted", "Rule", "Token", "User", "store.index.keys.USER"),
+                *("PutTopic.retention_bytes", "TopicInfo.retention_bytes", "_Record.retention_bytes"),
+                *("PutSettings.log_retention_bytes", "Settings.log_retention_bytes"),
+                "retention-bytes",
+                *("CountBytes", "BytesCounted", "PurgeTopic", "TopicPurged"),
+                *("store.limits.RETENTION_UNLIMITED_BYTES", "store.limits.LOG_TIMES_FORGOTTEN_MAX"),
+                *("store.index.keys.PURGED_QUEUES", "store.index.keys.LOG_TIMES", "store.index.keys._QUEUE_END"),
+            }
         ),
     ),
 )

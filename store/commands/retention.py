@@ -40,6 +40,17 @@ class ReleaseMessages(CommandBase, frozen=True, tag=28):
     limit: int
 
 
+class CountBytes(CommandBase, frozen=True, tag=32):
+    """Count the bytes of the next `limit` rows of these queues that were stored before bytes were counted."""
+
+    queues: tuple[tuple[str, int], ...]
+    limit: int
+
+
+class BytesCounted(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    rows: int
+
+
 class Released(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The removals of ReleaseMessages: rows from the fronts of these queues, and `dropped` messages that were scheduled
     in deleted topics.

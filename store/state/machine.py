@@ -33,8 +33,8 @@ from store.commands.groups import (
 )
 from store.commands.messages import BatchPlaced, CancelScheduled, FireTimers, Produce, Produced
 from store.commands.pops import AckPopped, ChangeInvisible, ExpirePopped, Pop
-from store.commands.retention import ExpireMessages, ReleaseMessages, SweepIndex
-from store.commands.topics import DeleteTopic, PutTopic, TopicDeleted, TopicPut
+from store.commands.retention import CountBytes, ExpireMessages, ReleaseMessages, SweepIndex
+from store.commands.topics import DeleteTopic, PurgeTopic, PutTopic, TopicDeleted, TopicPut
 from store.commands.transactions import (
     CheckUrlSet,
     Decide,
@@ -214,11 +214,18 @@ class StateMachine(Queries):
             DeleteGroup: lambda command, _at, _: removal.delete(command),
             PutUser: lambda command, at, _: tables.users.put(command, at.raft_index),
             DeleteUser: lambda command, _at, _: tables.users.delete(command),
+            PurgeTopic: lambda command, _at, _: expiry.purge(command),
+            CountBytes: lambda command, _at, _: expiry.count_bytes(command),
         }
-        self.feature_level = self._level_applied()
+        self._log_times = tables.log_times
+        self._set_feature_level(self._level_applied())
         if stored is None:
             topics.create_system_topics()
             self._commit()
+
+    def _set_feature_level(self, level: int) -> None:
+        self.feature_level = level
+        self._topics.counts_bytes = FEATURES.knows("retention-bytes", level)
 
     def _level_applied(self) -> int:
         """Return the level of the last applied configuration; the next entry is carried out and hashed at it."""
@@ -304,6 +311,9 @@ class StateMachine(Queries):
         if entry.kind == KIND_ENTRY:
             decoded = decode_entry(entry.payload)
             header = memoryview(entry.payload)[: decoded.header_bytes]
+            self._rules.log_position = entry.position
+            if self._topics.counts_bytes:
+                self._log_times.note(entry.position, applied.clock_ms)
             applied.clock_ms = max(applied.clock_ms, decoded.timestamp_ms)
             self._references.begin_entry(entry.index)
             results = self._carry_out(decoded, self._at(entry))
@@ -313,7 +323,7 @@ class StateMachine(Queries):
         elif entry.kind == KIND_CONFIG:
             header = entry.payload
             self._index.put(keys.META_CONFIGURATION, keys.u64(entry.index) + entry.payload)
-            self.feature_level = read_level(entry.payload).level
+            self._set_feature_level(read_level(entry.payload).level)
         elif entry.payload:
             header = entry.payload
             if not self.cluster_uid:

@@ -44,7 +44,8 @@ class Queries(ABC):
 
     def __init__(self, tables: Tables, search: MessageSearch, pops: Pops) -> None:
         self._references = tables.references
-        self.walks = Walks(tables.topics, tables.queues)
+        self._rules = tables.rules
+        self.walks = Walks(tables.topics, tables.queues, tables.rules)
         self._releases = Releases(tables, self.walks)
         self._holders = LogHolders(tables, self.walks)
         self._leases = tables.leases
@@ -136,10 +137,50 @@ class Queries(ABC):
             if topic is not None and queue < len(topic.ends) and self.walks.has_expired(topic, queue, clock_ms)
         ]
 
+    def exceeding_topics(self, limit: int) -> Iterator[tuple[str, list[int]] | None]:
+        """Yield the topics that have more bytes than they keep, with at most `limit` queues whose first messages are
+        the oldest: a walk, see store/state/walks.py.
+        """
+        return self.walks.exceeding(limit)
+
+    def still_exceeding(self, topics: Iterable[str], limit: int) -> list[tuple[str, list[int]]]:
+        """Return the given topics that have more bytes than they keep, as `exceeding_topics` does."""
+        found = ((name, self._topics.get(name)) for name in topics)
+        return [
+            (name, self._rules.oldest_queues(topic, limit))
+            for name, topic in found
+            if topic is not None and self._rules.exceeds(topic)
+        ]
+
+    def uncounted_queues(self) -> Iterator[tuple[str, int] | None]:
+        """Yield topic and number of the queues with rows whose bytes are not counted yet: a walk."""
+        return self.walks.uncounted()
+
+    def still_uncounted(self, queues: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+        """Return the given queues that have rows whose bytes are not counted yet."""
+        found = ((name, queue, self._topics.get(name)) for name, queue in queues)
+        return [
+            (name, queue)
+            for name, queue, topic in found
+            if topic is not None and queue < len(topic.ends) and topic.counted_from[queue] > topic.starts[queue]
+        ]
+
+    def kept_bytes(self, topic: str) -> int:
+        """Return the bytes of the blocks of a topic's messages, as far as they are counted."""
+        return self._topics.require(topic).kept_bytes
+
+    def queue_bytes(self, topic: str) -> Sequence[int]:
+        """Return the bytes by queue, as `kept_bytes` does."""
+        return self._topics.require(topic).queue_bytes
+
+    def bytes_are_counted(self, topic: str) -> bool:
+        """Return whether all messages of the topic are counted: not below feature level 2, nor right after it."""
+        return self._topics.require(topic).is_counted()
+
     def has_expired_others(self, clock_ms: int) -> bool:
-        """Return whether rows of deleted topics are left, or transactions whose retention is over."""
+        """Return whether rows of deleted topics or purged queues are left, or transactions whose retention is over."""
         decided_at_ms = self._table.first_decided_at_ms()
-        return bool(self._topics.dropped) or (
+        return bool(self._topics.dropped or self._topics.purged) or (
             decided_at_ms is not None and decided_at_ms <= clock_ms - TRANSACTION_RETENTION_MS
         )
 
