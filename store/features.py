@@ -43,7 +43,7 @@ LEVELS: Final = (
                 *("PutTopic.retention_bytes", "TopicInfo.retention_bytes", "_Record.retention_bytes"),
                 *("PutSettings.log_retention_bytes", "Settings.log_retention_bytes"),
                 "retention-bytes",
-                *("CountBytes", "BytesCounted", "PurgeTopic", "TopicPurged"),
+                *("ExpireMessages.by_bytes", "CountBytes", "BytesCounted", "PurgeTopic", "TopicPurged"),
                 *("store.limits.RETENTION_UNLIMITED_BYTES", "store.limits.LOG_TIMES_FORGOTTEN_MAX"),
                 *("store.index.keys.PURGED_QUEUES", "store.index.keys.LOG_TIMES", "store.index.keys._QUEUE_END"),
             }

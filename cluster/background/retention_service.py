@@ -173,7 +173,7 @@ class RetentionService:
             for name, numbers in topics:
                 if len(queues) + len(numbers) <= PER_COMMAND:  # a topic alone has no more
                     queues.extend((name, queue) for queue in numbers)
-            applied = await core.propose(ExpireMessages(tuple(queues), ROWS_PER_COMMAND))
+            applied = await core.propose(ExpireMessages(tuple(queues), ROWS_PER_COMMAND, by_bytes=True))
             expired: Expired = applied.result
             removed.rows += expired.rows
             removed.messages += self._note(applied)

@@ -35,10 +35,11 @@ from raft.health.clock import Clock
 from raft.membership import Configuration
 from raft.node import RaftNode
 from raft.proposals import Applied, Proposed
+from store.commands.cluster import PutSettings
 from store.commands.entry import Command, Proposal
 from store.commands.groups import DeleteGroup
-from store.commands.retention import ExpireMessages, ReleaseMessages
-from store.commands.topics import DeleteTopic, PutTopic
+from store.commands.retention import CountBytes, ExpireMessages, ReleaseMessages
+from store.commands.topics import DeleteTopic, PurgeTopic, PutTopic
 from store.commands.transactions import Decide
 from store.log.commit_log import CommitLog
 from store.state.machine import StateMachine
@@ -56,6 +57,10 @@ def request_bytes_max(config: NodeConfig) -> int:
     """Return the bytes of request bodies that a node holds at a time. The largest request fits one address' share."""
     fits_largest = -(-config.max_request_bytes * 100 // config.address_share_percent)
     return max(config.max_in_flight_bytes, fits_largest) + ADMINISTRATION_BYTES
+
+
+_FREES: Final = (ExpireMessages, ReleaseMessages, CountBytes, DeleteTopic, PurgeTopic, DeleteGroup)
+"""Commands that are accepted on a low disk."""
 
 
 class Core:
@@ -273,7 +278,9 @@ class Core:
             return self.state.topic(command.topic) is not None
         if isinstance(command, Decide):  # a rollback releases the half message
             return command.decision == "rollback"
-        return isinstance(command, ExpireMessages | ReleaseMessages | DeleteTopic | DeleteGroup)
+        if isinstance(command, PutSettings):  # it may shorten the log
+            return command.log_retention_bytes is not None
+        return isinstance(command, _FREES)
 
     @property
     def disk_is_low(self) -> bool:

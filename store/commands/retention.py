@@ -21,6 +21,9 @@ class ExpireMessages(CommandBase, frozen=True, tag=21):
 
     queues: tuple[tuple[str, int], ...]
     limit: int
+    by_bytes: bool = False
+    """Remove the oldest messages of topics with more bytes than they keep, too. The queues of such a topic are those
+    with its oldest messages."""
 
 
 class Expired(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

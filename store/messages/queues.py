@@ -96,14 +96,15 @@ class Queues:
         """
         return self._remove_first(topic, queue, limit, lambda _, value: value.stored_at_ms <= until_ms)
 
-    def shrink(self, topic: Topic, queue: int, until_ms: int, left_bytes: int, limit: int) -> list[RemovedRow]:
-        """Remove the first rows of the queue stored at or before `until_ms`, at most `limit`, as long as the topic has
-        `left_bytes` of messages left.
+    def shrink(self, topic: Topic, queue: int, until_ms: int, before_index: int, limit: int) -> list[RemovedRow]:
+        """Remove the first rows of the queue stored at or before `until_ms` by entries before `before_index`, at most
+        `limit`, as long as the topic has its `retention_bytes` of messages left.
         """
 
         def may_go(key: bytes, value: _Value) -> bool:
             left = topic.kept_bytes - self._counted(topic, queue, key, value)
-            return value.stored_at_ms <= until_ms and left >= left_bytes
+            is_older = value.stored_at_ms <= until_ms and value.raft_index < before_index
+            return is_older and left >= topic.retention_bytes
 
         return self._remove_first(topic, queue, limit, may_go)
 

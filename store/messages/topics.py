@@ -130,6 +130,10 @@ class Topic:
         self.queue_bytes[queue] += count
         self.kept_bytes += count
 
+    def is_uncounted(self, queue: int) -> bool:
+        """Return whether the bytes of some kept rows of the queue are not counted."""
+        return self.counted_from[queue] > self.starts[queue]
+
     def is_counted(self) -> bool:
         """Return whether the bytes of all kept rows are counted."""
         return all(map(le, self.counted_from, self.starts))

@@ -79,10 +79,10 @@ class Expiry:
             if removed:
                 rows += removed[0]
                 expired.append(ExpiredQueue(name, queue, topic.starts[queue], removed[1]))
-        for name, queues in _by_topic(command.queues).items():
+        for name, queues in _by_topic(command.queues).items() if command.by_bytes else ():
             topic = self._topics.get(name)
             if topic is not None and self._rules.may_exceed(topic):
-                removed_rows = self._shrink(topic, queues, command.limit - rows)
+                removed_rows = self._shrink(topic, queues, at.raft_index, command.limit - rows)
                 for queue, of_queue in removed_rows.items():
                     rows += len(of_queue)
                     messages = self._forget(topic, queue, of_queue)
@@ -140,9 +140,11 @@ class Expiry:
             rows += len(removed)
         return rows
 
-    def _shrink(self, topic: Topic, queues: Collection[int], limit: int) -> dict[int, list[RemovedRow]]:
-        """Remove the oldest rows of these queues, as long as the topic keeps its `retention_bytes` without them;
-        return them by queue.
+    def _shrink(
+        self, topic: Topic, queues: Collection[int], before_index: int, limit: int
+    ) -> dict[int, list[RemovedRow]]:
+        """Remove the oldest rows of these queues, of earlier entries, as long as the topic keeps its `retention_bytes`
+        without them; return them by queue.
         """
         removed: dict[int, list[RemovedRow]] = {}
         firsts = [(ms, queue) for queue in queues if (ms := self._queues.first_stored_at_ms(topic, queue)) is not None]
@@ -150,7 +152,7 @@ class Expiry:
         while firsts and limit > 0:
             _, queue = heappop(firsts)
             until_ms = firsts[0][0] if firsts else _ANY_TIME_MS
-            rows = self._queues.shrink(topic, queue, until_ms, topic.retention_bytes, limit)
+            rows = self._queues.shrink(topic, queue, until_ms, before_index, limit)
             if not rows:
                 break
             removed.setdefault(queue, []).extend(rows)

@@ -3,6 +3,7 @@
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from store.commands.cluster import Settings
 from store.commands.pops import PopHandle
@@ -35,6 +36,15 @@ from store.state.message_search import MessagePlace, MessageSearch, TraceEvent
 from store.state.release import Releases
 from store.state.tables import Tables
 from store.state.walks import Walks
+
+
+class KeptBytes(NamedTuple):
+    """The bytes of a topic's messages; None while they are not all counted: below feature level 2, and for messages of
+    before it for a while longer.
+    """
+
+    total: int | None
+    queues: list[int | None]
 
 
 class Queries(ABC):
@@ -162,20 +172,14 @@ class Queries(ABC):
         return [
             (name, queue)
             for name, queue, topic in found
-            if topic is not None and queue < len(topic.ends) and topic.counted_from[queue] > topic.starts[queue]
+            if topic is not None and queue < len(topic.ends) and topic.is_uncounted(queue)
         ]
 
-    def kept_bytes(self, topic: str) -> int:
-        """Return the bytes of the blocks of a topic's messages, as far as they are counted."""
-        return self._topics.require(topic).kept_bytes
-
-    def queue_bytes(self, topic: str) -> Sequence[int]:
-        """Return the bytes by queue, as `kept_bytes` does."""
-        return self._topics.require(topic).queue_bytes
-
-    def bytes_are_counted(self, topic: str) -> bool:
-        """Return whether all messages of the topic are counted: not below feature level 2, nor right after it."""
-        return self._topics.require(topic).is_counted()
+    def kept_bytes(self, topic: str) -> KeptBytes:
+        """Return the bytes of the blocks of a topic's messages."""
+        found = self._topics.require(topic)
+        queues = [None if found.is_uncounted(queue) else each for queue, each in enumerate(found.queue_bytes)]
+        return KeptBytes(None if None in queues else found.kept_bytes, queues)
 
     def has_expired_others(self, clock_ms: int) -> bool:
         """Return whether rows of deleted topics or purged queues are left, or transactions whose retention is over."""

@@ -107,7 +107,7 @@ class Walks:
         for found in self.queues(lambda topic: not topic.is_counted()):
             if found is None:
                 yield None
-            elif found[0].counted_from[found[1]] > found[0].starts[found[1]]:
+            elif found[0].is_uncounted(found[1]):
                 yield found[0].name, found[1]
 
     def has_expired(self, topic: Topic, queue: int, clock_ms: int) -> bool:
