@@ -7,6 +7,7 @@ import msgspec
 
 from cluster.process.addresses import ConfigError
 from cluster.process.option import Option
+from cluster.process.quantities import quantity
 
 
 def read_file(file: str) -> dict[str, Any]:
@@ -21,7 +22,12 @@ def read_file(file: str) -> dict[str, Any]:
 
 
 def convert(value: Any, option: Option, source: str, *, strict: bool) -> Any:
-    """Return the value as the option's type; `strict` takes no text for a number. Raises ConfigError with `source`."""
+    """Return the value as the option's type; `strict` takes no text for a number, unless it is one with a unit. Raises
+    ConfigError with `source`.
+    """
+    if isinstance(value, str):
+        measured = quantity(value, option.name, source)
+        value = value if measured is None else measured
     try:
         return msgspec.convert(value, option.type, strict=strict)
     except msgspec.ValidationError as error:

@@ -453,8 +453,8 @@ def purged_queues(topic_id: int) -> bytes:
     return _KIND_TOPIC.pack(PURGED_QUEUES, topic_id)
 
 
-def log_time(number: int) -> bytes:
-    return _KIND_U64.pack(LOG_TIMES, number)
+def log_time(position: int) -> bytes:
+    return _KIND_U64.pack(LOG_TIMES, position)
 
 
 def dropped_topic(topic_id: int) -> bytes:

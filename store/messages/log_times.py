@@ -17,30 +17,34 @@ class LogTimes:
     def __init__(self, index: Index, range_bytes: int) -> None:
         self._index = index
         self._range_bytes = range_bytes
-        self._numbers: list[int] = []
+        self._positions: list[int] = []
         self._times_ms: list[int] = []
         for key, value in index.scan(keys.LOG_TIMES, keys.after(keys.LOG_TIMES)):
-            self._numbers.append(keys.read_u64(key[2:]))
+            self._positions.append(keys.read_u64(key[2:]))
             self._times_ms.append(keys.read_u64(value))
 
-    def note(self, position: int, clock_ms: int) -> None:
-        """Note that an entry begins at `position`; `clock_ms` is the replicated clock before it."""
-        number = position // self._range_bytes
-        if not self._numbers or number > self._numbers[-1]:
-            self._numbers.append(number)
-            self._times_ms.append(clock_ms)
-            self._index.put(keys.log_time(number), keys.u64(clock_ms))
+    def note(self, position: int, before_ms: int, clock_ms: int) -> None:
+        """Note that the entry at `position` moves the replicated clock from `before_ms` to `clock_ms`.
 
-    def stored_before_ms(self, position: int) -> int | None:
-        """Return a time before which all messages were stored by entries before `position`, the latest that is known;
-        None when none is. What is stored later, or at that time, may lie behind.
+        What is kept is the first entry in a range that moves the clock on: what is stored at a time is before it or
+        behind it, and not both.
         """
-        place = bisect_right(self._numbers, position // self._range_bytes) - 1
-        return self._times_ms[place] if place >= 0 and position >= 0 else None
+        number = position // self._range_bytes
+        if clock_ms > before_ms and (not self._positions or number > self._positions[-1] // self._range_bytes):
+            self._positions.append(position)
+            self._times_ms.append(before_ms)
+            self._index.put(keys.log_time(position), keys.u64(before_ms))
+
+    def stored_until_ms(self, position: int) -> int | None:
+        """Return a time until which all messages were stored by entries before `position`, the latest that is known;
+        None when none is.
+        """
+        place = bisect_right(self._positions, position) - 1
+        return self._times_ms[place] if place >= 0 else None
 
     def forget_before(self, position: int) -> None:
-        """Forget ranges that end before `position`, apart from the last of them: nothing is stored there any more."""
-        count = min(bisect_right(self._numbers, position // self._range_bytes) - 1, LOG_TIMES_FORGOTTEN_MAX)
+        """Forget what was noted before `position`, apart from the last: nothing is stored there any more."""
+        count = min(bisect_right(self._positions, position) - 1, LOG_TIMES_FORGOTTEN_MAX)
         if count > 0:
-            self._index.delete_all([keys.log_time(number) for number in self._numbers[:count]])
-            del self._numbers[:count], self._times_ms[:count]
+            self._index.delete_all([keys.log_time(each) for each in self._positions[:count]])
+            del self._positions[:count], self._times_ms[:count]

@@ -311,10 +311,10 @@ class StateMachine(Queries):
         if entry.kind == KIND_ENTRY:
             decoded = decode_entry(entry.payload)
             header = memoryview(entry.payload)[: decoded.header_bytes]
+            before_ms, applied.clock_ms = applied.clock_ms, max(applied.clock_ms, decoded.timestamp_ms)
             self._rules.log_position = entry.position
             if self._topics.counts_bytes:
-                self._log_times.note(entry.position, applied.clock_ms)
-            applied.clock_ms = max(applied.clock_ms, decoded.timestamp_ms)
+                self._log_times.note(entry.position, before_ms, applied.clock_ms)
             self._references.begin_entry(entry.index)
             results = self._carry_out(decoded, self._at(entry))
             self._dedupe.end_entry(applied.clock_ms, by_age=not decoded.in_doubt)

@@ -39,8 +39,7 @@ class RetentionRules:
         limit = self._settings.current.log_retention_bytes
         if limit == RETENTION_UNLIMITED_BYTES or topic.system:
             return None
-        before_ms = self._log_times.stored_before_ms(self.log_position - limit)
-        return None if before_ms is None else before_ms - 1
+        return self._log_times.stored_until_ms(self.log_position - limit)
 
     def may_exceed(self, topic: Topic) -> bool:
         """Return whether the topic has more bytes than it keeps, be it by less than its oldest row."""
