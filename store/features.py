@@ -45,7 +45,11 @@ LEVELS: Final = (
                 "retention-bytes",
                 *("ExpireMessages.by_bytes", "CountBytes", "BytesCounted", "PurgeTopic", "TopicPurged"),
                 *("store.limits.RETENTION_UNLIMITED_BYTES", "store.limits.LOG_TIMES_FORGOTTEN_MAX"),
-                *("store.index.keys.PURGED_QUEUES", "store.index.keys.LOG_TIMES", "store.index.keys._QUEUE_END"),
+                *(
+                    f"store.index.retention_keys.{name}"
+                    for name in ("PURGED_QUEUES", "LOG_TIMES", "_QUEUE_END", "_END_ALONE")
+                ),
+                *(f"store.index.retention_keys.{name}" for name in ("_PURGED", "_TIME")),
             }
         ),
     ),

@@ -259,12 +259,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         ),
     ] = 256 << 20
     warn_free_bytes: Annotated[
-        int,
-        Meta(
-            ge=0,
-            description="Free disk space below which the alarm disk_filling is raised, so that there is time to make "
-            "room before min_free_bytes is reached. 0, or no more than min_free_bytes: no such alarm.",
-        ),
+        int, Meta(ge=0, description="Free disk space below which the alarm disk_filling warns; 0: it never does.")
     ] = 1 << 30
     max_request_bytes: Annotated[
         int, Meta(ge=1024, le=REQUEST_BYTES_MAX, description="Largest HTTP request body; larger ones get 413.")

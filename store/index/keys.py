@@ -43,8 +43,6 @@ DROPPED_TOPICS: Final = RETENTION + b"\x01"
 DECIDED: Final = RETENTION + b"\x02"
 SWEEP_CURSOR: Final = RETENTION + b"\x03"
 DROPPED_TIMERS: Final = RETENTION + b"\x04"
-PURGED_QUEUES: Final = RETENTION + b"\x05"
-LOG_TIMES: Final = RETENTION + b"\x06"
 LEASE: Final = b"P"
 LEASE_DUE: Final = b"p"
 USER: Final = b"U"
@@ -85,7 +83,6 @@ _KEYED_PLACE: Final = struct.Struct(">2sI8sQHQ")
 _PLACE_EVENT: Final = struct.Struct(">QIB")
 _KIND_QUEUE: Final = struct.Struct(">2sIH")
 _KIND_U64: Final = struct.Struct(">2sQ")
-_QUEUE_END: Final = struct.Struct(">3Q")
 _LEASE: Final = struct.Struct(">cIQIQ")
 _LEASE_DUE: Final = struct.Struct(">cQIQIQ")
 _GROUP_PASS: Final = struct.Struct(">cIIHI")
@@ -122,21 +119,6 @@ def user(name: str) -> bytes:
 
 def queue_end(topic_id: int, queue: int) -> bytes:
     return _TOPIC_QUEUE.pack(QUEUE_END, topic_id, queue)
-
-
-def queue_end_value(end: int, kept_bytes: int, counted_from: int) -> bytes:
-    """Return the value of a queue's end whose bytes are counted."""
-    return _QUEUE_END.pack(end, kept_bytes, counted_from)
-
-
-def read_queue_end(value: bytes) -> tuple[int, int, int]:
-    """Return the end of a queue, the bytes of its counted rows, and the offset from which on rows are counted. In a
-    value of before feature level 2 no row is.
-    """
-    if len(value) == _U64.size:
-        end = read_u64(value)
-        return end, 0, end
-    return _QUEUE_END.unpack(value)
 
 
 def queue_ends(topic_id: int) -> bytes:
@@ -437,24 +419,6 @@ def queue_start(topic_id: int, queue: int) -> bytes:
 
 def queue_starts(topic_id: int) -> bytes:
     return _KIND_TOPIC.pack(QUEUE_STARTS, topic_id)
-
-
-def purged_queue(topic_id: int, queue: int) -> bytes:
-    return _KIND_QUEUE.pack(PURGED_QUEUES, topic_id, queue)
-
-
-def purged_queue_parts(key: bytes) -> tuple[int, int]:
-    """Return topic id and queue of a purged queue's key."""
-    _, topic_id, queue = _KIND_QUEUE.unpack(key)
-    return int(topic_id), int(queue)
-
-
-def purged_queues(topic_id: int) -> bytes:
-    return _KIND_TOPIC.pack(PURGED_QUEUES, topic_id)
-
-
-def log_time(position: int) -> bytes:
-    return _KIND_U64.pack(LOG_TIMES, position)
 
 
 def dropped_topic(topic_id: int) -> bytes:

@@ -6,7 +6,7 @@ become limits in time, the same on every replica.
 
 from bisect import bisect_right
 
-from store.index import keys
+from store.index import keys, retention_keys
 from store.index.index import Index
 from store.limits import LOG_TIMES_FORGOTTEN_MAX
 
@@ -19,7 +19,7 @@ class LogTimes:
         self._range_bytes = range_bytes
         self._positions: list[int] = []
         self._times_ms: list[int] = []
-        for key, value in index.scan(keys.LOG_TIMES, keys.after(keys.LOG_TIMES)):
+        for key, value in index.scan(retention_keys.LOG_TIMES, keys.after(retention_keys.LOG_TIMES)):
             self._positions.append(keys.read_u64(key[2:]))
             self._times_ms.append(keys.read_u64(value))
 
@@ -33,7 +33,7 @@ class LogTimes:
         if clock_ms > before_ms and (not self._positions or number > self._positions[-1] // self._range_bytes):
             self._positions.append(position)
             self._times_ms.append(before_ms)
-            self._index.put(keys.log_time(position), keys.u64(before_ms))
+            self._index.put(retention_keys.log_time(position), keys.u64(before_ms))
 
     def stored_until_ms(self, position: int) -> int | None:
         """Return a time until which all messages were stored by entries before `position`, the latest that is known;
@@ -46,5 +46,5 @@ class LogTimes:
         """Forget what was noted before `position`, apart from the last: nothing is stored there any more."""
         count = min(bisect_right(self._positions, position) - 1, LOG_TIMES_FORGOTTEN_MAX)
         if count > 0:
-            self._index.delete_all([keys.log_time(each) for each in self._positions[:count]])
+            self._index.delete_all([retention_keys.log_time(each) for each in self._positions[:count]])
             del self._positions[:count], self._times_ms[:count]

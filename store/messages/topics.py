@@ -19,7 +19,7 @@ from store.errors import (
     TOPIC_TYPE_MISMATCH,
     Refused,
 )
-from store.index import keys
+from store.index import keys, retention_keys
 from store.index.index import Index
 from store.limits import (
     DEFAULT_QUEUES,
@@ -172,7 +172,7 @@ class Topics:
             for queue in range(len(topic.ends)):
                 end = index.get(keys.queue_end(topic.id, queue))
                 if end is not None:
-                    topic.ends[queue], kept_bytes, topic.counted_from[queue] = keys.read_queue_end(end)
+                    topic.ends[queue], kept_bytes, topic.counted_from[queue] = retention_keys.read_queue_end(end)
                     topic.add_bytes(queue, kept_bytes)
             self._add(topic)
         for key, value in index.scan(keys.QUEUE_STARTS, keys.after(keys.QUEUE_STARTS)):
@@ -183,8 +183,8 @@ class Topics:
         timers = index.scan(keys.DROPPED_TIMERS, keys.after(keys.DROPPED_TIMERS))
         self.dropped_timers = {keys.read_u32(key[2:6]) for key, _ in timers}
         """Ids of deleted topics that may still have timers."""
-        purged = index.scan(keys.PURGED_QUEUES, keys.after(keys.PURGED_QUEUES))
-        self.purged = {keys.purged_queue_parts(key): keys.read_u64(value) for key, value in purged}
+        purged = index.scan(retention_keys.PURGED_QUEUES, keys.after(retention_keys.PURGED_QUEUES))
+        self.purged = {retention_keys.purged_queue_parts(key): keys.read_u64(value) for key, value in purged}
         """Purged queues that still have rows before their start: by topic id and queue, the first offset of them."""
         self.counts_bytes = False
         """Whether appended rows are counted, as they are from feature level 2 on."""
@@ -305,7 +305,7 @@ class Topics:
 
     def store_end(self, topic: Topic, queue: int) -> None:
         """Write the queue's end with the bytes that are counted."""
-        value = keys.queue_end_value(topic.ends[queue], topic.queue_bytes[queue], topic.counted_from[queue])
+        value = retention_keys.queue_end_value(topic.ends[queue], topic.queue_bytes[queue], topic.counted_from[queue])
         self._index.put(keys.queue_end(topic.id, queue), value)
 
     def set_start(self, topic: Topic, queue: int, start: int) -> None:
@@ -326,10 +326,10 @@ class Topics:
         """Note the first offset of the purged rows that the queue still has; None: it has none."""
         if first is None:
             del self.purged[topic.id, queue]
-            self._index.delete(keys.purged_queue(topic.id, queue))
+            self._index.delete(retention_keys.purged_queue(topic.id, queue))
         else:
             self.purged[topic.id, queue] = first
-            self._index.put(keys.purged_queue(topic.id, queue), keys.u64(first))
+            self._index.put(retention_keys.purged_queue(topic.id, queue), keys.u64(first))
 
     def _forget_purged(self, topic: Topic) -> None:
         """Forget the purged queues of a topic whose rows go with the topic."""

@@ -67,6 +67,9 @@ def test_topics(shell: Shell, topic: str) -> None:
     for number in range(3):
         shell("send", topic, "text", "--queue", str(number))
     assert shell.json("topic", "show", topic)["bytes"] > 0
+    stats = shell.json("topic", "stats", topic, "--seconds", "0.1")
+    assert (stats["stored_per_s"], stats["removed_per_s"], len(stats["queue_offsets"])) == (0.0, 0.0, 3)
+    assert f"{topic}: 3 messages" in shell("topic", "stats", topic, "--seconds", "0.1").stdout
     shell("topic", "purge", topic, stdin="n\n", code=1)
     purged = shell.json("topic", "purge", topic, "--queue", "1", "--yes")
     assert (purged["messages"], purged["queues"]) == (1, [{"queue": 1, "min_offset": 1, "messages": 1}])

@@ -1,5 +1,7 @@
 """Commands of `keelmq topic`."""
 
+import asyncio
+import time
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
@@ -150,6 +152,54 @@ def purge(
     if purged.queues:
         rows = [(each.queue, each.messages, each.min_offset) for each in purged.queues]
         print_table(None, ["queue", "removed", "goes on at"], rows)
+
+
+@app.command(epilog="Example:  keelmq topic stats orders --seconds 10")
+def stats(
+    topic: TopicArgument,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0.1, max=600.0, help="Time between two looks, for the rates.")
+    ] = 2.0,
+    servers: Servers = DEFAULT_SERVERS,
+    as_json: AsJson = False,
+) -> None:
+    """Show the size and the oldest and newest message of each queue, and how many messages come and go in a second."""
+
+    async def work(connection: "Connection") -> "tuple[TopicInfo, TopicInfo, float]":
+        from keelmq.admin import Admin
+
+        admin = Admin(connection)
+        before, began = await admin.topic(topic), time.monotonic()
+        await asyncio.sleep(seconds)
+        return before, await admin.topic(topic), time.monotonic() - began
+
+    before, after, passed_s = run(servers, work, as_json=as_json)
+    rates = {
+        now.queue: ((now.max_offset - then.max_offset) / passed_s, (now.min_offset - then.min_offset) / passed_s)
+        for then, now in zip(before.queue_offsets, after.queue_offsets, strict=False)  # it may have grown meanwhile
+    }
+    stored = sum(each for each, _ in rates.values())
+    removed = sum(each for _, each in rates.values())
+    if as_json:
+        document = {"stored_per_s": stored, "removed_per_s": removed, "seconds": passed_s}
+        print_json({**after.document, **document})
+        return
+    held = "" if after.bytes is None else f", {size(after.bytes)}"
+    moved = f"{stored:.1f}/s stored, {removed:.1f}/s removed"
+    say(f"{topic}: {_messages(after)} messages{held}, {moved}, kept {_kept(after)}")
+    rows = [
+        (
+            each.queue,
+            each.max_offset - each.min_offset,
+            size(each.bytes),
+            *(f"{rate:.1f}" for rate in rates.get(each.queue, (0.0, 0.0))),
+            when(each.first_stored_at_ms),
+            when(each.last_stored_at_ms),
+        )
+        for each in after.queue_offsets
+    ]
+    columns = ["queue", "messages", "size", "stored/s", "removed/s", f"oldest ({zone()})", f"newest ({zone()})"]
+    print_table(None, columns, rows)
 
 
 def _limits(retention_ms: str | None, retention_bytes: str | None) -> tuple[int | None, int | None]:

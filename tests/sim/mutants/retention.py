@@ -5,7 +5,7 @@ from unittest import mock
 
 from store.commands.messages import BatchHeader
 from store.groups.queries import GroupQueries
-from store.index import keys
+from store.index import keys, retention_keys
 from store.limits import RETENTION_FOREVER_MS
 from store.log.base import LogBase
 from store.log.commit_log import CommitLog
@@ -25,7 +25,7 @@ _until, _set_start, _init = Topic.expires_until_ms, Topics.set_start, LogReferen
 _expire, _forget, _add = TransactionTable.expire, TransactionTable._forget, TransactionTable.add
 _rule = Releases.rule
 _oldest_queues, _shrink, _add_bytes = RetentionRules.oldest_queues, Queues.shrink, Topic.add_bytes
-_read_queue_end, _stored_until_ms = keys.read_queue_end, LogTimes.stored_until_ms
+_read_queue_end, _stored_until_ms = retention_keys.read_queue_end, LogTimes.stored_until_ms
 
 
 def expires_a_little_early(topic: Topic, clock_ms: int) -> int | None:
@@ -198,7 +198,7 @@ MUTANTS = (
     mutant(15, Swap(RetentionRules, "oldest_queues", removes_the_youngest_queue_first)),
     mutant(15, Swap(Queues, "shrink", keeps_less_than_its_bytes)),
     mutant(15, Swap(Topic, "add_bytes", counts_what_is_gone)),
-    mutant(8, Swap(keys, "read_queue_end", forgets_the_bytes_at_a_restart)),
+    mutant(8, Swap(retention_keys, "read_queue_end", forgets_the_bytes_at_a_restart)),
     mutant(15, Swap(LogTimes, "stored_until_ms", cuts_too_much_of_the_log)),
     mutant(15, Swap(Topic, "expires_until_ms", expires_a_little_early)),
     mutant(8, Swap(Topic, "expires_until_ms", expires_by_the_own_clock)),

@@ -12,7 +12,7 @@ from store.commands.messages import BatchHeader, Produce
 from store.commands.retention import BytesCounted, CountBytes, Expired, ExpireMessages
 from store.commands.topics import DeleteTopic, PurgeTopic, PutTopic, TopicPurged
 from store.errors import Refused
-from store.index import keys
+from store.index import keys, retention_keys
 from store.limits import EXPIRED_ROWS_MAX
 from store.messages.log_references import LOG_RANGE_BYTES
 from tests.unit.store.references import assert_references_hold
@@ -249,7 +249,7 @@ def test_times_of_the_log_are_forgotten_with_the_log(short: Replica) -> None:
         if number % 10 == 0:
             expire_all(short)
     expire_all(short)
-    kept_times = sum(1 for _ in short.index.scan(keys.LOG_TIMES, keys.after(keys.LOG_TIMES)))
+    kept_times = sum(1 for _ in short.index.scan(retention_keys.LOG_TIMES, keys.after(retention_keys.LOG_TIMES)))
     assert 40 < kept_times < 80  # one per entry, of the last 20,000 bytes
 
 
@@ -297,7 +297,7 @@ def test_a_purged_queue_and_a_topic_that_is_deleted_meanwhile(limited: Replica) 
     while limited.machine.has_expired_others(limited.now_ms):
         limited.one(ExpireMessages((), 3))
     assert not list(limited.index.scan(keys.ROW, keys.after(keys.ROW)))
-    assert not list(limited.index.scan(keys.PURGED_QUEUES, keys.after(keys.PURGED_QUEUES)))
+    assert not list(limited.index.scan(retention_keys.PURGED_QUEUES, keys.after(retention_keys.PURGED_QUEUES)))
     assert_references_hold(limited.index, LOG_RANGE_BYTES)
 
 
