@@ -32,6 +32,7 @@ from cluster.http.routes import Route
 from cluster.messages.message_api import MessageApi
 from cluster.messages.produce import ProduceApi, QueueChooser
 from cluster.messages.pull import PullApi
+from cluster.messages.purge_api import PurgeApi
 from cluster.messages.scheduled_api import ScheduledApi
 from cluster.messages.topic_api import TopicApi
 from cluster.operations.backup_api import BackupApi
@@ -103,6 +104,7 @@ class Services:
             *ProduceApi(self.core, chooser).routes(),
             *PullApi(self.core).routes(),
             *TopicApi(self.core).routes(),
+            *PurgeApi(self.core).routes(),
             *MessageApi(self.core).routes(),
             *ScheduledApi(self.core).routes(),
             *TransactionApi(self.core, chooser).routes(),

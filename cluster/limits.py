@@ -54,6 +54,7 @@ BATCHES_MAX: Final = 1_000
 TRANSACTIONS_MAX: Final = 256
 """Maximum number of transactions that one request prepares or decides. Each is a separate command in the log."""
 RETENTION_MS_MAX: Final = 3650 * 86_400_000
+RETENTION_BYTES_MAX: Final = 1 << 50
 WAIT_MS_MAX: Final = 30_000
 PULL_MESSAGES_DEFAULT: Final = 32
 PULL_MESSAGES_MAX: Final = 10_000

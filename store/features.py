@@ -39,15 +39,17 @@ LEVELS: Final = (
         "0.3.0",
         frozenset(
             {
-                "PutUser",
-                "UserPut",
-                "DeleteUser",
-                "UserDeleted",
-                "Rule",
-                "Token",
-                "User",
-                "store.index.keys.USER",
-                "rows_hash_summed",
+                *("PutUser", "UserPut", "DeleteUser", "UserDeleted", "Rule", "Token", "User", "store.index.keys.USER"),
+                *("PutTopic.retention_bytes", "TopicInfo.retention_bytes", "_Record.retention_bytes"),
+                *("PutSettings.log_retention_bytes", "Settings.log_retention_bytes"),
+                *("rows_hash_summed", "retention-bytes"),
+                *("ExpireMessages.by_bytes", "CountBytes", "BytesCounted", "PurgeTopic", "TopicPurged"),
+                *("store.limits.RETENTION_UNLIMITED_BYTES", "store.limits.LOG_TIMES_FORGOTTEN_MAX"),
+                *(
+                    f"store.index.retention_keys.{name}"
+                    for name in ("PURGED_QUEUES", "LOG_TIMES", "_QUEUE_END", "_END_ALONE")
+                ),
+                *(f"store.index.retention_keys.{name}" for name in ("_PURGED", "_TIME")),
             }
         ),
     ),
@@ -80,16 +82,19 @@ class Features:
         """Set the table; `version` is the version of the build."""
         self.set_levels(levels, minimum, version)
 
-    def set_levels(self, levels: Iterable[FeatureLevel], minimum: int, version: str) -> None:
-        """Replace the table.
+    def set_levels(
+        self, levels: Iterable[FeatureLevel], minimum: int, version: str, *, of_code: Iterable[FeatureLevel] = ()
+    ) -> None:
+        """Replace the table. `of_code` are the levels of the code, when the table shall end before them.
 
-        Only for tests of future versions, before anything else in the process has read the table.
+        Only for tests of other versions, before anything else in the process has read the table.
         """
         self.levels = tuple(levels)
         self.minimum = minimum
         self.version = version
         self.maximum = self.levels[-1].number
-        self._level_of = {name: level.number for level in self.levels for name in level.adds}
+        self._level_of = {name: level.number for level in tuple(of_code) or self.levels for name in level.adds}
+        self._named_maximum = max(self._level_of.values(), default=FIRST_LEVEL)
         self._changed: dict[type, bool] = {}
 
     def level_of(self, name: str) -> int:
@@ -133,7 +138,7 @@ class Features:
         Raises ValueError when the struct itself came later than `level`, or when a field of `level` lies behind one of
         a later level.
         """
-        if level >= self.maximum:
+        if level >= self._named_maximum:
             return value
         if isinstance(value, tuple | list):
             return [self.at(item, level) for item in value]

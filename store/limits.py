@@ -11,6 +11,9 @@ DEFAULT_RETENTION_MS: Final = 259_200_000
 RETENTION_FOREVER_MS: Final = -1
 """Retention of a topic that keeps its messages for ever."""
 
+RETENTION_UNLIMITED_BYTES: Final = -1
+"""Retention in bytes of a topic, or of the log, that has no such limit."""
+
 TRANSACTION_RETENTION_MS: Final = DEFAULT_RETENTION_MS
 """A transaction's record is kept this long after the transaction was decided or discarded."""
 
@@ -19,6 +22,9 @@ EXPIRED_ROWS_MAX: Final = 1_000
 
 REPLAYED_KEPT_MS: Final = 15 * 60_000
 """The record of a replayed dead letter is kept this long, so that repeating the replay is answered alike."""
+
+LOG_TIMES_FORGOTTEN_MAX: Final = 256
+"""Maximum number of ranges of the log whose times one ExpireMessages forgets."""
 
 EXPIRED_QUEUES_MAX: Final = 1_000
 """Maximum number of queues that one ExpireMessages names."""

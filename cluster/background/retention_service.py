@@ -16,7 +16,8 @@ from typing import Final, TypeVar
 from cluster.core.core import Core
 from cluster.health.log_front import LogFront
 from raft.proposals import Applied
-from store.commands.retention import Expired, ExpireMessages, Released, ReleaseMessages, SweepIndex
+from store.commands.retention import CountBytes, Expired, ExpireMessages, Released, ReleaseMessages, SweepIndex
+from store.features import FEATURES
 from store.log.errors import DiskFull, LogError
 
 logger = logging.getLogger(__name__)
@@ -69,6 +70,8 @@ class RetentionService:
             "retention", "remove what is older than its retention", self._round, self._interval_s
         )
         self._expired_since_sweep = False
+        self._all_counted = False
+        """A whole walk found no message whose bytes are not counted. There are none later: new ones are counted."""
         self._sweep_due_s = -math.inf
         self._progress_due_s = -math.inf
 
@@ -84,6 +87,7 @@ class RetentionService:
         self._drop_segments()  # first: the commands that follow may need the room that this makes
         await self._expire_all()
         await self._release_all()
+        await self._count_all()
         await self._sweep_some()
         return self._pause_s()
 
@@ -102,6 +106,7 @@ class RetentionService:
         removed = _Removed()
         async for queues in self._portions(lambda now_ms: self._core.state.expired_queues(now_ms)):
             await self._expire(queues, removed)
+        await self._shrink_all(removed)
         await self._expire([], removed)
         if removed.rows or removed.transactions:
             self._expired_since_sweep = True
@@ -111,8 +116,10 @@ class RetentionService:
                 removed.transactions,
             )
 
-    async def _portions(self, walk: Callable[[int], Iterator[Found | None]]) -> AsyncIterator[list[Found]]:
-        """Yield the findings of a walk in lists of PER_COMMAND, as long as this node leads and is sure of the time."""
+    async def _portions(
+        self, walk: Callable[[int], Iterator[Found | None]], size: int = PER_COMMAND
+    ) -> AsyncIterator[list[Found]]:
+        """Yield the findings of a walk in lists of `size`, as long as this node leads and is sure of the time."""
         core = self._core
         portion: list[Found] = []
         for found in walk(core.now_ms()):
@@ -122,7 +129,7 @@ class RetentionService:
                 await asyncio.sleep(0)
                 continue
             portion.append(found)
-            if len(portion) == PER_COMMAND:
+            if len(portion) == size:
                 yield portion
                 portion = []
         if portion:
@@ -150,6 +157,48 @@ class RetentionService:
                 queues = state.still_expired(queues, core.now_ms())
                 if not queues:
                     return
+
+    async def _shrink_all(self, removed: "_Removed") -> None:
+        """Remove the oldest messages of topics with more bytes than they keep. All oldest queues of a topic are in one
+        command: which messages are the oldest is decided among them.
+        """
+        async for topics in self._portions(lambda _: self._core.state.exceeding_topics(ROWS_PER_COMMAND)):
+            await self._shrink(topics, removed)
+
+    async def _shrink(self, topics: list[tuple[str, list[int]]], removed: "_Removed") -> None:
+        core = self._core
+        while topics and core.is_leader() and core.clock_is_sure():
+            begun_ms = core.steady_ms()
+            queues: list[tuple[str, int]] = []
+            for name, numbers in topics:
+                if len(queues) + len(numbers) <= PER_COMMAND:  # a topic alone has no more
+                    queues.extend((name, queue) for queue in numbers)
+            applied = await core.propose(ExpireMessages(tuple(queues), ROWS_PER_COMMAND, by_bytes=True))
+            expired: Expired = applied.result
+            removed.rows += expired.rows
+            removed.messages += self._note(applied)
+            if not expired.rows:
+                return  # another leader was faster
+            await asyncio.sleep(min((core.steady_ms() - begun_ms) / 1000, PAUSE_S_MAX))
+            topics = core.state.still_exceeding([name for name, _ in topics], ROWS_PER_COMMAND)
+
+    async def _count_all(self) -> None:
+        """Count the bytes of messages that were stored before the feature level that counts them was in force."""
+        if self._all_counted or not FEATURES.knows("CountBytes", self._core.state.feature_level):
+            return
+        found_any = False
+        async for queues in self._portions(lambda _: self._core.state.uncounted_queues()):
+            found_any = True
+            await self._count(queues)
+        self._all_counted = not found_any and self._core.is_leader() and self._core.clock_is_sure()
+
+    async def _count(self, queues: list[tuple[str, int]]) -> None:
+        core = self._core
+        while queues and core.is_leader() and core.clock_is_sure():
+            begun_ms = core.steady_ms()
+            await core.propose(CountBytes(tuple(queues), ROWS_PER_COMMAND))
+            await asyncio.sleep(min((core.steady_ms() - begun_ms) / 1000, PAUSE_S_MAX))
+            queues = core.state.still_uncounted(queues)
 
     async def _release_all(self) -> None:
         """Remove rows that nobody needs although their retention is not over (store/state/release.py)."""

@@ -36,10 +36,11 @@ from raft.health.clock import Clock
 from raft.membership import Configuration
 from raft.node import RaftNode
 from raft.proposals import Applied, Proposed
+from store.commands.cluster import PutSettings
 from store.commands.entry import Command, Proposal
 from store.commands.groups import DeleteGroup
-from store.commands.retention import ExpireMessages, ReleaseMessages
-from store.commands.topics import DeleteTopic, PutTopic
+from store.commands.retention import CountBytes, ExpireMessages, ReleaseMessages
+from store.commands.topics import DeleteTopic, PurgeTopic, PutTopic
 from store.commands.transactions import Decide
 from store.log.commit_log import CommitLog
 from store.state.machine import StateMachine
@@ -49,8 +50,6 @@ SOUGHT_BYTES_MIN: Final = 16 * 1024
 quickly as it is found."""
 SOUGHT_BLOCKS_MAX: Final = 100
 """Maximum number of blocks of a command that is looked up as a repetition: each takes up to 10 µs of the loop."""
-_FREEING: Final = ExpireMessages, ReleaseMessages, DeleteTopic, DeleteGroup
-"""Commands that are accepted on a low disk: they are small and free more than they take."""
 ADMINISTRATION_BYTES: Final = 1024 * 1024
 """Bytes of request bodies that are reserved for administration, in addition to the bytes of other requests."""
 
@@ -59,6 +58,10 @@ def request_bytes_max(config: NodeConfig) -> int:
     """Return the bytes of request bodies that a node holds at a time. The largest request fits one address' share."""
     fits_largest = -(-config.max_request_bytes * 100 // config.address_share_percent)
     return max(config.max_in_flight_bytes, fits_largest) + ADMINISTRATION_BYTES
+
+
+_FREES: Final = (ExpireMessages, ReleaseMessages, CountBytes, DeleteTopic, PurgeTopic, DeleteGroup)
+"""Commands that are accepted on a low disk: they are small and free more than they take."""
 
 
 class Core:
@@ -279,7 +282,9 @@ class Core:
             return self.state.topic(command.topic) is not None
         if isinstance(command, Decide):  # a rollback releases the half message
             return command.decision == "rollback"
-        return isinstance(command, _FREEING)
+        if isinstance(command, PutSettings):  # it may shorten the log
+            return command.log_retention_bytes is not None
+        return isinstance(command, _FREES)
 
     @property
     def disk_is_low(self) -> bool:

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 INTERVAL_S: Final = 1.0
 HYSTERESIS: Final = 16
 """Divisor of `min_free_bytes`: a low disk has room again once this fraction is free beyond `min_free_bytes`."""
-MAKE_ROOM: Final = "delete topics, shorten their retention_ms, or enlarge the file system"
+MAKE_ROOM: Final = "delete topics, lower their retention_ms or retention_bytes, or enlarge the file system"
 
 
 class DiskGuard:
@@ -31,6 +31,7 @@ class DiskGuard:
         self._disk = disk
         self._path = path
         self._log_is_full = False
+        self._is_filling = False
         self._task = core.background.task("disk-guard", "look at the free space", self._round)
         core.raft.disks.on_log_full = self._on_log_full
 
@@ -51,6 +52,8 @@ class DiskGuard:
         core = self._core
         was_low, is_low = core.disk_is_low, self._is_low(free_bytes)
         core.raft.disks.note_space(free_bytes, is_low=is_low)
+        warn_bytes = core.config.warn_free_bytes
+        self._is_filling = free_bytes < warn_bytes + (warn_bytes // HYSTERESIS if self._is_filling else 0)
         if is_low != was_low:
             message = "this node takes writes only while no other can" if is_low else "there is room again"
             logger.warning("%d bytes are free in %s: %s", free_bytes, self._path, message)
@@ -74,7 +77,7 @@ class DiskGuard:
     def conditions(self) -> Iterator[Condition]:
         """Yield alarms for disks without room and for slow disks."""
         disks, own = self._core.raft.disks, self._core.raft.node_id
-        slow = disks.slow()
+        slow, min_free_bytes = disks.slow(), self._core.config.min_free_bytes
         for node_id, disk in sorted(disks.known().items()):
             whose, subject = ("this node", "") if node_id == own else (f"node {node_id}", str(node_id))
             if disk.is_low and not subject:
@@ -82,8 +85,16 @@ class DiskGuard:
                     "disk_low",
                     "critical",
                     f"{disk.free_bytes} bytes are free in {self._path}, less than min_free_bytes "
-                    f"({self._core.config.min_free_bytes}) or than the log needs to grow: another node leads if one "
+                    f"({min_free_bytes}) or than the log needs to grow: another node leads if one "
                     f"has room, otherwise writes are refused. Make room: {MAKE_ROOM}",
+                )
+            elif not subject and self._is_filling and self._core.config.warn_free_bytes > min_free_bytes:
+                yield Condition(
+                    "disk_filling",
+                    "warning",
+                    f"{disk.free_bytes} bytes are free in {self._path}, less than warn_free_bytes "
+                    f"({self._core.config.warn_free_bytes}): below min_free_bytes ({min_free_bytes}) another node "
+                    f"leads, and without a majority that has room writes are refused. Make room: {MAKE_ROOM}",
                 )
             elif disk.is_low:
                 yield Condition(

@@ -13,7 +13,7 @@ from cluster.http.app import json_response, read_json
 from cluster.http.requests import Request, check_topic, parse_query
 from cluster.http.responses import Response
 from cluster.http.routes import JSON, WRITE_ERRORS, Route, json_of
-from cluster.limits import GROUP_QUEUES_MAX, LIST_MAX, LIST_ROWS_MAX, QUEUES_MAX, RETENTION_MS_MAX
+from cluster.limits import GROUP_QUEUES_MAX, LIST_MAX, LIST_ROWS_MAX, QUEUES_MAX, RETENTION_BYTES_MAX, RETENTION_MS_MAX
 from cluster.problems import Problem
 from cluster.security import permissions
 from cluster.security.access import BY_HANDLER, BY_HANDLER_AUDITED, of_topic
@@ -26,6 +26,7 @@ class TopicSettings(Request, kw_only=True, frozen=True):
     queues: Annotated[int, Meta(ge=1, le=QUEUES_MAX)] | None = None
     retention_ms: Annotated[int, Meta(ge=-1, le=RETENTION_MS_MAX)] | None = None
     type: TopicType | None = None
+    retention_bytes: Annotated[int, Meta(ge=-1, le=RETENTION_BYTES_MAX)] | None = None
 
 
 class TopicsQuery(Request, kw_only=True, frozen=True):
@@ -35,18 +36,25 @@ class TopicsQuery(Request, kw_only=True, frozen=True):
 
 
 class QueueOffsetsView(Response, kw_only=True, frozen=True):
+    """`bytes` are those of the blocks of all messages of the queue; null while they are not all counted."""
+
     queue: int
     min_offset: int
     max_offset: int
+    bytes: int | None
     first_stored_at_ms: int | UnsetType = UNSET
     last_stored_at_ms: int | UnsetType = UNSET
 
 
 class TopicView(Response, kw_only=True, frozen=True):
+    """A topic with its queues. `bytes` is the sum of those of the queues; -1 in a limit is no limit."""
+
     topic: str
     queues: int
     type: TopicType
     retention_ms: int
+    retention_bytes: int
+    bytes: int | None
     system: bool
     created_at_ms: int
     queue_offsets: tuple[QueueOffsetsView, ...]
@@ -126,7 +134,9 @@ class TopicApi:
         self._core.access.require(request, action, permissions.topic(name), said="create or alter")
         self._refuse_system(name)
         self._refuse_wide(name, settings.queues or 0)
-        applied = await self._core.propose(PutTopic(name, settings.queues, settings.retention_ms, settings.type))
+        applied = await self._core.propose(
+            PutTopic(name, settings.queues, settings.retention_ms, settings.type, settings.retention_bytes)
+        )
         put: TopicPut = applied.result
         return json_response(self._view(put.topic), 201 if put.created else 200)
 
@@ -185,11 +195,14 @@ class TopicApi:
     def _view(self, topic: TopicInfo, *, with_times: bool = False) -> TopicView:
         """Return the response for a topic. `with_times` costs a look at the first and last row of each queue."""
         ranges = self._core.state.queue_ranges(topic.topic)
+        kept = self._core.state.kept_bytes(topic.topic)
         return TopicView(
             topic=topic.topic,
             queues=topic.queues,
             type=topic.type,
             retention_ms=topic.retention_ms,
+            retention_bytes=topic.retention_bytes,
+            bytes=kept.total,
             system=topic.system,
             created_at_ms=topic.created_at_ms,
             queue_offsets=tuple(
@@ -197,6 +210,7 @@ class TopicApi:
                     queue=each.queue,
                     min_offset=each.min_offset,
                     max_offset=each.max_offset,
+                    bytes=kept.queues[each.queue],
                     first_stored_at_ms=self._stored_at_ms(topic, each.queue, each.min_offset) if with_times else UNSET,
                     last_stored_at_ms=self._stored_at_ms(topic, each.queue, each.max_offset - 1)
                     if with_times

@@ -1,30 +1,34 @@
 """Shows and changes the settings of the whole cluster, which are replicated and may change while it runs."""
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 from aiohttp import web
+from msgspec import Meta
 
 from cluster.core.core import Core
 from cluster.http.app import json_response, read_json
 from cluster.http.requests import Request
 from cluster.http.responses import Response, as_view
 from cluster.http.routes import JSON, WRITE_ERRORS, Route, json_of
+from cluster.limits import RETENTION_BYTES_MAX
 from cluster.security.access import ADMINISTRATION, CLUSTER_DESCRIBED
 from store.commands.cluster import PutSettings, SettingsPut
 
 
 class SettingsRequest(Request, kw_only=True, frozen=True):
     reject_transactions: bool | None = None
+    log_retention_bytes: Annotated[int, Meta(ge=-1, le=RETENTION_BYTES_MAX)] | None = None
 
 
 _decoder: Final = msgspec.json.Decoder(SettingsRequest)
 
 
 class SettingsView(Response, kw_only=True, frozen=True):
-    """The settings of the whole cluster."""
+    """The settings of the whole cluster; -1 in a limit is no limit."""
 
     reject_transactions: bool
+    log_retention_bytes: int
 
 
 class SettingsApi:
@@ -66,6 +70,6 @@ class SettingsApi:
     async def put(self, request: web.Request) -> web.Response:
         self._core.require_leader()
         body = await read_json(request, self._core, _decoder)
-        applied = await self._core.propose(PutSettings(body.reject_transactions))
+        applied = await self._core.propose(PutSettings(body.reject_transactions, body.log_retention_bytes))
         put: SettingsPut = applied.result
         return json_response(as_view(SettingsView, put.settings))

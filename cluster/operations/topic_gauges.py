@@ -68,20 +68,30 @@ class TopicGauges:
         family = GaugeMetricFamily(
             "keelmq_topic_messages", "Messages of the topic that are kept, and have an offset", labels=["topic"]
         )
-        name, shown, summed, others = None, 0, 0, 0
+        sizes = GaugeMetricFamily(
+            "keelmq_topic_bytes",
+            "Bytes of the blocks of these messages, as stored; no series of a topic below feature level 2",
+            labels=["topic"],
+        )
+        name, shown, summed, others, others_bytes = None, 0, 0, 0, 0
         while page := self._core.state.topics_after(name, TOPICS_PER_STEP):
             for topic in page:
                 name = topic.topic
                 if self._core.state.topic(name) is None:  # deleted since
                     continue
                 kept = sum(each.max_offset - each.min_offset for each in self._core.state.queue_ranges(name))
+                kept_bytes = self._core.state.kept_bytes(name).total
                 if shown < SERIES_MAX:
                     shown += 1
                     family.add_metric([name], kept)
+                    if kept_bytes is not None:
+                        sizes.add_metric([name], kept_bytes)
                 else:
-                    summed, others = summed + 1, others + kept
+                    summed, others, others_bytes = summed + 1, others + kept, others_bytes + (kept_bytes or 0)
             yield None
         if summed:
             family.add_metric([OTHERS], others)
+            sizes.add_metric([OTHERS], others_bytes)
         self.summed["topic_kept"] = summed
         yield family
+        yield sizes

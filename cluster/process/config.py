@@ -247,6 +247,9 @@ class NodeConfig(CredentialOptions, frozen=True, kw_only=True, forbid_unknown_fi
             "more; reads go on. Leave room for a segment and 32 MiB, which a node keeps for itself.",
         ),
     ] = 256 << 20
+    warn_free_bytes: Annotated[
+        int, Meta(ge=0, description="Free disk space below which the alarm disk_filling warns; 0: it never does.")
+    ] = 1 << 30
     max_request_bytes: Annotated[
         int, Meta(ge=1024, le=REQUEST_BYTES_MAX, description="Largest HTTP request body; larger ones get 413.")
     ] = 16 << 20

@@ -14,6 +14,7 @@ import msgspec
 from cluster.process.addresses import ConfigError
 from cluster.process.config import NodeConfig, options
 from cluster.process.option import CLIENT_VARIABLES, ENVIRONMENT_PREFIX, Option
+from cluster.process.quantities import quantity
 from cluster.process.validation import validate
 
 
@@ -51,7 +52,12 @@ def _read_file(file: str) -> dict[str, Any]:
 
 
 def _convert(value: Any, option: Option, source: str, *, strict: bool) -> Any:
-    """Return the value as the option's type; `strict` takes no text for a number. Raises ConfigError with `source`."""
+    """Return the value as the option's type; `strict` takes no text for a number, unless it is one with a unit. Raises
+    ConfigError with `source`.
+    """
+    if isinstance(value, str):
+        measured = quantity(value, option.name, source)
+        value = value if measured is None else measured
     try:
         return msgspec.convert(value, option.type, strict=strict)
     except msgspec.ValidationError as error:

@@ -44,8 +44,17 @@ from store.commands.pops import (
     PopsAcked,
     PopsExpired,
 )
-from store.commands.retention import Expired, ExpireMessages, Released, ReleaseMessages, SweepIndex, Swept
-from store.commands.topics import DeleteTopic, PutTopic, TopicDeleted, TopicPut
+from store.commands.retention import (
+    BytesCounted,
+    CountBytes,
+    Expired,
+    ExpireMessages,
+    Released,
+    ReleaseMessages,
+    SweepIndex,
+    Swept,
+)
+from store.commands.topics import DeleteTopic, PurgeTopic, PutTopic, TopicDeleted, TopicPurged, TopicPut
 from store.commands.transactions import (
     ChecksRecorded,
     CheckUrlSet,
@@ -96,6 +105,8 @@ Command = (
     | ReleaseMessages
     | PutUser
     | DeleteUser
+    | PurgeTopic
+    | CountBytes
 )
 """Every command; applying a command gives its result, or a refusal."""
 
@@ -129,6 +140,8 @@ Result = (
     | GroupDeleted
     | UserPut
     | UserDeleted
+    | TopicPurged
+    | BytesCounted
 )
 _WITH_BATCHES: Final = (Produce, Prepare)
 

@@ -21,6 +21,9 @@ class ExpireMessages(CommandBase, frozen=True, tag=21):
 
     queues: tuple[tuple[str, int], ...]
     limit: int
+    by_bytes: bool = False
+    """Remove the oldest messages of topics with more bytes than they keep, too. The queues of such a topic are those
+    with its oldest messages."""
 
 
 class Expired(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -38,6 +41,17 @@ class ReleaseMessages(CommandBase, frozen=True, tag=28):
 
     topics: tuple[str, ...]
     limit: int
+
+
+class CountBytes(CommandBase, frozen=True, tag=32):
+    """Count the bytes of the next `limit` rows of these queues that were stored before bytes were counted."""
+
+    queues: tuple[tuple[str, int], ...]
+    limit: int
+
+
+class BytesCounted(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    rows: int
 
 
 class Released(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

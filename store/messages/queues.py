@@ -65,7 +65,7 @@ class Queues:
         redelivery: Redelivery | None = None,
     ) -> int:
         """Make `count` messages of a block visible; return the offset of the first one."""
-        base_offset = self._topics.advance(topic, queue, count)
+        base_offset = self._topics.advance(topic, queue, count, block.length)
         value = _Value(block, count, stored_at_ms, raft_index, transaction_id, skip, redelivery)
         self._index.put(keys.row(topic.id, queue, base_offset), _encode(value))
         self._references.add(block, topic.holder)
@@ -96,6 +96,60 @@ class Queues:
         """
         return self._remove_first(topic, queue, limit, lambda _, value: value.stored_at_ms <= until_ms)
 
+    def shrink(self, topic: Topic, queue: int, until_ms: int, before_index: int, limit: int) -> list[RemovedRow]:
+        """Remove the first rows of the queue stored at or before `until_ms` by entries before `before_index`, at most
+        `limit`, as long as the topic has its `retention_bytes` of messages left.
+        """
+
+        def may_go(key: bytes, value: _Value) -> bool:
+            left = topic.kept_bytes - self._counted(topic, queue, key, value)
+            is_older = value.stored_at_ms <= until_ms and value.raft_index < before_index
+            return is_older and left >= topic.retention_bytes
+
+        return self._remove_first(topic, queue, limit, may_go)
+
+    def purge(self, topic: Topic, queue: int) -> int:
+        """Move the queue's start to its end; return how many messages are gone. Their rows are removed later."""
+        messages = topic.ends[queue] - topic.starts[queue]
+        if messages:
+            self._topics.purge(topic, queue)
+            self._first_stored_at_ms.pop((topic.id, queue), None)
+        return messages
+
+    def remove_purged(self, topic: Topic, queue: int, limit: int) -> list[RemovedRow]:
+        """Remove rows of a purged queue, at most `limit`."""
+        removed: list[RemovedRow] = []
+        begin, end = self._topics.purged[topic.id, queue], topic.starts[queue]
+        for key, data in self._index.scan(keys.row(topic.id, queue, begin), keys.row(topic.id, queue, end)):
+            if len(removed) >= limit:
+                break
+            value = _decode(data)
+            removed.append(RemovedRow(keys.row_base_offset(key), value.count, value.block.batch_id))
+            self._remove(key, value, topic.holder)
+        begin = removed[-1].base_offset + removed[-1].messages if removed else end
+        self._topics.set_purged(topic, queue, begin if begin < end else None)
+        return removed
+
+    def count_bytes(self, topic: Topic, queue: int, limit: int) -> int:
+        """Count the bytes of rows that were stored before bytes were counted, from the last of them on, at most
+        `limit`; return their number.
+        """
+        rows, start = 0, topic.starts[queue]
+        while rows < limit and topic.counted_from[queue] > start:
+            begin, end = keys.row(topic.id, queue, start), keys.row(topic.id, queue, topic.counted_from[queue])
+            found = self._index.last(begin, end)
+            assert found is not None, "offsets have no gaps"
+            topic.add_bytes(queue, _decode(found[1]).block.length)
+            topic.counted_from[queue] = keys.row_base_offset(found[0])
+            rows += 1
+        if rows:
+            self._topics.store_end(topic, queue)
+        return rows
+
+    def _counted(self, topic: Topic, queue: int, key: bytes, value: "_Value") -> int:
+        """Return the bytes of a row that are counted."""
+        return value.block.length if keys.row_base_offset(key) >= topic.counted_from[queue] else 0
+
     def release(self, topic: Topic, may_go: Callable[[Row], bool], limit: int) -> list[RemovedRow]:
         """Remove the first rows of a system topic's only queue while `may_go` allows it, at most `limit`."""
         return self._remove_first(topic, 0, limit, lambda key, value: may_go(_row(key, value)))
@@ -111,12 +165,16 @@ class Queues:
         self, topic: Topic, queue: int, limit: int, may_go: Callable[[bytes, "_Value"], bool]
     ) -> list[RemovedRow]:
         removed: list[RemovedRow] = []
+        before_bytes = topic.kept_bytes
         for key, value in self._kept_rows(topic, queue):
             if len(removed) >= limit or not may_go(key, value):
                 break
+            topic.add_bytes(queue, -self._counted(topic, queue, key, value))
             removed.append(RemovedRow(keys.row_base_offset(key), value.count, value.block.batch_id))
             self._remove(key, value, topic.holder)
         if removed:
+            if topic.kept_bytes != before_bytes:
+                self._topics.store_end(topic, queue)
             self._topics.set_start(topic, queue, removed[-1].base_offset + removed[-1].messages)
             self._first_stored_at_ms.pop((topic.id, queue), None)
         return removed

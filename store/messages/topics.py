@@ -4,6 +4,7 @@ All topics are held in memory (their number does not grow with traffic) and writ
 is never used again: data stored for a deleted topic can never be taken for data of a later topic with the same name.
 """
 
+from operator import le
 from typing import Final
 
 import msgspec
@@ -18,9 +19,15 @@ from store.errors import (
     TOPIC_TYPE_MISMATCH,
     Refused,
 )
-from store.index import keys
+from store.index import keys, retention_keys
 from store.index.index import Index
-from store.limits import DEFAULT_QUEUES, DEFAULT_RETENTION_MS, QUEUES_MAX, RETENTION_FOREVER_MS
+from store.limits import (
+    DEFAULT_QUEUES,
+    DEFAULT_RETENTION_MS,
+    QUEUES_MAX,
+    RETENTION_FOREVER_MS,
+    RETENTION_UNLIMITED_BYTES,
+)
 from store.messages.log_references import Holder
 from store.messages.sorted_names import SortedNames
 
@@ -53,18 +60,23 @@ class _Record(msgspec.Struct, array_like=True, forbid_unknown_fields=True, froze
     retention_ms: int
     type: TopicType
     created_at_ms: int
+    retention_bytes: int = RETENTION_UNLIMITED_BYTES
 
 
 class Topic:
     """A topic, with the first kept offset and the next offset of each of its queues."""
 
     __slots__ = (
+        "counted_from",
         "created_at_ms",
         "ends",
         "holder",
         "id",
+        "kept_bytes",
         "name",
         "oldest_ms",
+        "queue_bytes",
+        "retention_bytes",
         "retention_ms",
         "starts",
         "system",
@@ -75,6 +87,7 @@ class Topic:
         self.name = name
         self.id = record.id
         self.retention_ms = record.retention_ms
+        self.retention_bytes = record.retention_bytes
         self.type: TopicType = record.type
         self.system = record.id < FIRST_TOPIC_ID or is_of_group(name)
         self.holder = holder_of(name)
@@ -86,13 +99,44 @@ class Topic:
         """
         self.ends = [0] * record.queues
         self.starts = [0] * record.queues
+        self.queue_bytes = [0] * record.queues
+        """Bytes, by queue, of the blocks of the kept rows from `counted_from` on."""
+        self.counted_from = [0] * record.queues
+        """By queue, the offset before which the bytes of kept rows are not counted."""
+        self.kept_bytes = 0
+        """The sum of `queue_bytes`."""
 
     def expires_until_ms(self, clock_ms: int) -> int | None:
         """Return the time at or before which stored messages are expired at `clock_ms`; None if they never expire."""
         return None if self.retention_ms == RETENTION_FOREVER_MS else clock_ms - self.retention_ms
 
     def info(self) -> TopicInfo:
-        return TopicInfo(self.name, len(self.ends), self.type, self.retention_ms, self.system, self.created_at_ms)
+        return TopicInfo(
+            self.name,
+            len(self.ends),
+            self.type,
+            self.retention_ms,
+            self.system,
+            self.created_at_ms,
+            self.retention_bytes,
+        )
+
+    def grow(self, queues: int) -> None:
+        """Add empty queues up to this number."""
+        for each in (self.starts, self.ends, self.queue_bytes, self.counted_from):
+            each.extend([0] * (queues - len(each)))
+
+    def add_bytes(self, queue: int, count: int) -> None:
+        self.queue_bytes[queue] += count
+        self.kept_bytes += count
+
+    def is_uncounted(self, queue: int) -> bool:
+        """Return whether the bytes of some kept rows of the queue are not counted."""
+        return self.counted_from[queue] > self.starts[queue]
+
+    def is_counted(self) -> bool:
+        """Return whether the bytes of all kept rows are counted."""
+        return all(map(le, self.counted_from, self.starts))
 
     def require_queue(self, queue: int) -> None:
         if not 0 <= queue < len(self.ends):
@@ -101,7 +145,13 @@ class Topic:
 
 
 _decode = msgspec.msgpack.Decoder(_Record).decode
-_encode = msgspec.msgpack.Encoder().encode
+_encode_value = msgspec.msgpack.Encoder().encode
+
+
+def _encode(record: _Record) -> bytes:
+    fields = msgspec.structs.astuple(record)
+    # Without a limit as before there were limits: nodes of feature level 1 read and write that alone.
+    return _encode_value(fields[:-1] if record.retention_bytes == RETENTION_UNLIMITED_BYTES else fields)
 
 
 class Topics:
@@ -121,7 +171,9 @@ class Topics:
             topic = Topic(key[1:].decode(), _decode(value))
             for queue in range(len(topic.ends)):
                 end = index.get(keys.queue_end(topic.id, queue))
-                topic.ends[queue] = keys.read_u64(end) if end is not None else 0
+                if end is not None:
+                    topic.ends[queue], kept_bytes, topic.counted_from[queue] = retention_keys.read_queue_end(end)
+                    topic.add_bytes(queue, kept_bytes)
             self._add(topic)
         for key, value in index.scan(keys.QUEUE_STARTS, keys.after(keys.QUEUE_STARTS)):
             self._by_id[keys.read_u32(key[2:6])].starts[int.from_bytes(key[6:8])] = keys.read_u64(value)
@@ -131,6 +183,11 @@ class Topics:
         timers = index.scan(keys.DROPPED_TIMERS, keys.after(keys.DROPPED_TIMERS))
         self.dropped_timers = {keys.read_u32(key[2:6]) for key, _ in timers}
         """Ids of deleted topics that may still have timers."""
+        purged = index.scan(retention_keys.PURGED_QUEUES, keys.after(retention_keys.PURGED_QUEUES))
+        self.purged = {retention_keys.purged_queue_parts(key): keys.read_u64(value) for key, value in purged}
+        """Purged queues that still have rows before their start: by topic id and queue, the first offset of them."""
+        self.counts_bytes = False
+        """Whether appended rows are counted, as they are from feature level 2 on."""
 
     def create_system_topics(self) -> None:
         """Put the system topics into a new index."""
@@ -182,13 +239,16 @@ class Topics:
             self.next_id += 1
             self._add(topic)
         elif command.queues is not None:
-            topic.starts.extend([0] * (command.queues - len(topic.ends)))
-            topic.ends.extend([0] * (command.queues - len(topic.ends)))
+            topic.grow(command.queues)
         if command.retention_ms is not None:
             topic.retention_ms = command.retention_ms
+        if command.retention_bytes is not None:
+            topic.retention_bytes = command.retention_bytes
         if command.type is not None:
             topic.type = command.type
-        record = _Record(topic.id, len(topic.ends), topic.retention_ms, topic.type, topic.created_at_ms)
+        record = _Record(
+            topic.id, len(topic.ends), topic.retention_ms, topic.type, topic.created_at_ms, topic.retention_bytes
+        )
         self._index.put(keys.topic(topic.name), _encode(record))
         return topic, created
 
@@ -206,7 +266,7 @@ class Topics:
         topics.
         """
         topic = self.require(command.topic)
-        _refuse_system_topic(topic)
+        refuse_system_topic(topic)
         self.remove(topic)
         return topic
 
@@ -215,6 +275,7 @@ class Topics:
         self._index.delete(keys.topic(topic.name))
         for prefix in (keys.queue_ends(topic.id), keys.queue_starts(topic.id)):
             self._index.delete_range(prefix, keys.after(prefix))
+        self._forget_purged(topic)
         by_time = keys.topic_timers_by_time(topic.id)
         if next(self._index.scan(by_time, keys.after(by_time)), None) is not None:
             self.dropped_timers.add(topic.id)
@@ -230,17 +291,51 @@ class Topics:
         self._names.remove(topic.name)
         self._names_of(topic).remove(topic.name)
 
-    def advance(self, topic: Topic, queue: int, count: int) -> int:
-        """Take `count` offsets of the queue; return the first one."""
+    def advance(self, topic: Topic, queue: int, count: int, row_bytes: int) -> int:
+        """Take `count` offsets of the queue for a row whose block has `row_bytes`; return the first one."""
         base_offset = topic.ends[queue]
         topic.ends[queue] = end = base_offset + count
-        self._index.put(keys.queue_end(topic.id, queue), keys.u64(end))
+        if self.counts_bytes:
+            topic.add_bytes(queue, row_bytes)
+            self.store_end(topic, queue)
+        else:
+            topic.counted_from[queue] = end
+            self._index.put(keys.queue_end(topic.id, queue), keys.u64(end))
         return base_offset
+
+    def store_end(self, topic: Topic, queue: int) -> None:
+        """Write the queue's end with the bytes that are counted."""
+        value = retention_keys.queue_end_value(topic.ends[queue], topic.queue_bytes[queue], topic.counted_from[queue])
+        self._index.put(keys.queue_end(topic.id, queue), value)
 
     def set_start(self, topic: Topic, queue: int, start: int) -> None:
         """Move the start of the queue: messages before `start` are gone."""
         topic.starts[queue] = start
         self._index.put(keys.queue_start(topic.id, queue), keys.u64(start))
+
+    def purge(self, topic: Topic, queue: int) -> None:
+        """Move the start of the queue to its end. The rows are removed later, in portions."""
+        first = self.purged.get((topic.id, queue), topic.starts[queue])
+        self.set_purged(topic, queue, first)
+        topic.add_bytes(queue, -topic.queue_bytes[queue])
+        topic.counted_from[queue] = topic.ends[queue]
+        self.store_end(topic, queue)
+        self.set_start(topic, queue, topic.ends[queue])
+
+    def set_purged(self, topic: Topic, queue: int, first: int | None) -> None:
+        """Note the first offset of the purged rows that the queue still has; None: it has none."""
+        if first is None:
+            del self.purged[topic.id, queue]
+            self._index.delete(retention_keys.purged_queue(topic.id, queue))
+        else:
+            self.purged[topic.id, queue] = first
+            self._index.put(retention_keys.purged_queue(topic.id, queue), keys.u64(first))
+
+    def _forget_purged(self, topic: Topic) -> None:
+        """Forget the purged queues of a topic whose rows go with the topic."""
+        for queue in range(len(topic.ends)) if self.purged else ():
+            if (topic.id, queue) in self.purged:
+                self.set_purged(topic, queue, None)
 
     def forget_dropped(self, topic_id: int) -> None:
         """Note that the deleted topic has no rows any more."""
@@ -268,12 +363,15 @@ class Topics:
         retention_ms = command.retention_ms
         if retention_ms is not None and retention_ms < 1 and retention_ms != RETENTION_FOREVER_MS:
             raise Refused(INVALID_REQUEST, f"retention_ms must be at least 1, or -1 for ever, not {retention_ms}")
+        limit = command.retention_bytes
+        if limit is not None and limit < 1 and limit != RETENTION_UNLIMITED_BYTES:
+            raise Refused(INVALID_REQUEST, f"retention_bytes must be at least 1, or -1 for no limit, not {limit}")
         topic = self._topics.get(command.topic)
         if topic is None:
             if is_of_group(command.topic):
                 raise _system_topic(command.topic)
             return
-        _refuse_system_topic(topic)
+        refuse_system_topic(topic)
         if command.queues is not None and command.queues < len(topic.ends):
             detail = f"topic {topic.name} has {len(topic.ends)} queues; their number can only grow"
             raise Refused(TOPIC_EXISTS_WITH_MORE_QUEUES, detail, {"topic": topic.name, "queues": len(topic.ends)})
@@ -303,7 +401,7 @@ def group_of(name: str) -> str:
     return name.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX)
 
 
-def _refuse_system_topic(topic: Topic) -> None:
+def refuse_system_topic(topic: Topic) -> None:
     if topic.system:
         raise _system_topic(topic.name)
 
@@ -317,7 +415,7 @@ def require_writable(topic: Topic, *, transactional: bool, delayed: bool) -> Non
     `fifo` take plain messages without a delay, `delay` only delayed ones, `transaction` only half messages with or
     without a delay, `any` takes all.
     """
-    _refuse_system_topic(topic)
+    refuse_system_topic(topic)
     kind, types = _DELAYED if delayed else _PLAIN
     if transactional:
         kind, types = _HALF

@@ -1,9 +1,10 @@
-"""Retention: messages older than their topic's retention, by the replicated clock, are removed from the front of each
-queue.
+"""Retention: messages that their topic need not keep any longer (store/state/retention_rules.py) are removed from the
+front of each queue.
 
-- Messages, consumed or not, are removed only by their retention or with their topic. Offsets are never used again.
-- The leader says where to look; apply decides what is removed, by the clock of the entry: a bounded number of rows per
-  entry.
+- Messages, consumed or not, are removed only by their retention, with their topic, or by a purge. Offsets are never
+  used again.
+- The leader says where to look; apply decides what is removed, by the clock and the place of the entry: a bounded
+  number of rows per entry.
 - A transaction is removed when its decision or discard is as old; undecided transactions stay.
 - The outcomes of entries are forgotten when the log need not keep the entries themselves.
 - Rows that nobody needs any more are removed earlier (store/state/release.py), by a command of its own: an old log
@@ -11,15 +12,27 @@ queue.
 """
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from heapq import heapify, heappop, heappush
 from typing import Final
 
-from store.commands.retention import Expired, ExpiredQueue, ExpireMessages, Released, ReleaseMessages, SweepIndex, Swept
+from store.commands.retention import (
+    BytesCounted,
+    CountBytes,
+    Expired,
+    ExpiredQueue,
+    ExpireMessages,
+    Released,
+    ReleaseMessages,
+    SweepIndex,
+    Swept,
+)
+from store.commands.topics import PurgeTopic, TopicPurged
 from store.errors import INVALID_REQUEST, Refused
 from store.limits import EXPIRED_QUEUES_MAX, EXPIRED_ROWS_MAX, SWEPT_KEYS_MAX, TRANSACTION_RETENTION_MS
 from store.messages.placement import At
 from store.messages.queues import RemovedRow
-from store.messages.topics import DLQ_PREFIX, Topic, group_of
+from store.messages.topics import DLQ_PREFIX, Topic, group_of, refuse_system_topic
 from store.state.delivery import Delivery
 from store.state.release import Releases
 from store.state.sweep import Sweep
@@ -27,6 +40,9 @@ from store.state.tables import Tables
 
 OUTCOMES_REMOVED_MIN: Final = 256
 """Outcome rows are removed for at least this many entries at once: each removal costs every later read a little."""
+
+
+_ANY_TIME_MS: Final = 1 << 63
 
 
 class Expiry:
@@ -44,6 +60,8 @@ class Expiry:
         self._releases = releases
         self._delivery = delivery
         self._forget_outcomes = forget_outcomes
+        self._rules = tables.rules
+        self._log_times = tables.log_times
         self._sweep = Sweep(tables.index, tables.topics)
 
     def expire(self, command: ExpireMessages, at: At) -> Expired:
@@ -51,6 +69,7 @@ class Expiry:
             detail = f"limit must be 1 to {EXPIRED_ROWS_MAX}, for at most {EXPIRED_QUEUES_MAX} queues"
             raise Refused(INVALID_REQUEST, detail)
         rows = self._remove_dropped(command.limit)
+        rows += self._remove_purged(command.limit - rows)
         expired: list[ExpiredQueue] = []
         for name, queue in command.queues:
             topic = self._topics.get(name)
@@ -60,8 +79,18 @@ class Expiry:
             if removed:
                 rows += removed[0]
                 expired.append(ExpiredQueue(name, queue, topic.starts[queue], removed[1]))
+        for name, queues in _by_topic(command.queues).items() if command.by_bytes else ():
+            topic = self._topics.get(name)
+            if topic is not None and self._rules.may_exceed(topic):
+                removed_rows = self._shrink(topic, queues, at.raft_index, command.limit - rows)
+                for queue, of_queue in removed_rows.items():
+                    rows += len(of_queue)
+                    messages = self._forget(topic, queue, of_queue)
+                    expired.append(ExpiredQueue(name, queue, topic.starts[queue], messages))
         transactions = self._table.expire(at.clock_ms - TRANSACTION_RETENTION_MS, command.limit)
         self._forget_outcomes(self._references.needed(at.raft_index - 1))  # the outcome of this entry is kept
+        needed = self._references.needed_position()
+        self._log_times.forget_before(at.position if needed is None else needed)
         return Expired(tuple(expired), rows, transactions)
 
     def release(self, command: ReleaseMessages, at: At) -> Released:
@@ -99,9 +128,66 @@ class Expiry:
             self._topics.forget_dropped(topic_id)
         return rows
 
+    def _remove_purged(self, limit: int) -> int:
+        rows = 0
+        for topic_id, queue in sorted(self._topics.purged):
+            if rows >= limit:
+                break
+            topic = self._topics.by_id(topic_id)
+            assert topic is not None, "a deleted topic has no purged queues"
+            removed = self._queues.remove_purged(topic, queue, limit - rows)
+            self._forget(topic, queue, removed)
+            rows += len(removed)
+        return rows
+
+    def _shrink(
+        self, topic: Topic, queues: Collection[int], before_index: int, limit: int
+    ) -> dict[int, list[RemovedRow]]:
+        """Remove the oldest rows of these queues, of earlier entries, as long as the topic keeps its `retention_bytes`
+        without them; return them by queue.
+        """
+        removed: dict[int, list[RemovedRow]] = {}
+        firsts = [(ms, queue) for queue in queues if (ms := self._queues.first_stored_at_ms(topic, queue)) is not None]
+        heapify(firsts)
+        while firsts and limit > 0:
+            _, queue = heappop(firsts)
+            until_ms = firsts[0][0] if firsts else _ANY_TIME_MS
+            rows = self._queues.shrink(topic, queue, until_ms, before_index, limit)
+            if not rows:
+                break
+            removed.setdefault(queue, []).extend(rows)
+            limit -= len(rows)
+            first_ms = self._queues.first_stored_at_ms(topic, queue)
+            if first_ms is not None:
+                heappush(firsts, (first_ms, queue))
+        return removed
+
+    def count_bytes(self, command: CountBytes) -> BytesCounted:
+        if not 1 <= command.limit <= EXPIRED_ROWS_MAX or len(command.queues) > EXPIRED_QUEUES_MAX:
+            detail = f"limit must be 1 to {EXPIRED_ROWS_MAX}, for at most {EXPIRED_QUEUES_MAX} queues"
+            raise Refused(INVALID_REQUEST, detail)
+        rows = 0
+        for name, queue in command.queues:
+            topic = self._topics.get(name)
+            if topic is not None and 0 <= queue < len(topic.ends):
+                rows += self._queues.count_bytes(topic, queue, command.limit - rows)
+        return BytesCounted(rows)
+
+    def purge(self, command: PurgeTopic) -> TopicPurged:
+        """Move the starts of the queues to their ends. Their rows are removed by ExpireMessages, in portions."""
+        topic = self._topics.require(command.topic)
+        refuse_system_topic(topic)
+        if command.queue is not None:
+            topic.require_queue(command.queue)
+        queues = range(len(topic.ends)) if command.queue is None else (command.queue,)
+        purged = ((queue, self._queues.purge(topic, queue)) for queue in queues)
+        return TopicPurged(
+            tuple(ExpiredQueue(topic.name, queue, topic.starts[queue], count) for queue, count in purged if count)
+        )
+
     def _expire_queue(self, topic: Topic, queue: int, clock_ms: int, limit: int) -> tuple[int, int] | None:
         """Return how many rows and messages were removed from the queue; None when there were none."""
-        until_ms = topic.expires_until_ms(clock_ms)
+        until_ms = self._rules.over_until_ms(topic, clock_ms)
         if until_ms is None or limit <= 0:
             return None
         removed = self._queues.expire(topic, queue, until_ms, limit)
@@ -119,3 +205,11 @@ class Expiry:
             with contextlib.suppress(Refused):  # dead letters may outlive their group
                 self._marks.forget_replayed(self._groups.id_of(group_of(topic.name)), topic.id, start)
         return sum(row.messages for row in removed)
+
+
+def _by_topic(queues: Sequence[tuple[str, int]]) -> dict[str, list[int]]:
+    """Return the queues by topic, each once, in the order of their first mention; a topic has 1,000 at most."""
+    found: dict[str, dict[int, None]] = {}
+    for name, queue in queues:
+        found.setdefault(name, {})[queue] = None
+    return {name: list(numbers) for name, numbers in found.items()}

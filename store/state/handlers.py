@@ -18,8 +18,8 @@ from store.commands.groups import (
 )
 from store.commands.messages import BatchPlaced, CancelScheduled, FireTimers, Produce, Produced
 from store.commands.pops import AckPopped, ChangeInvisible, ExpirePopped, Pop
-from store.commands.retention import ExpireMessages, ReleaseMessages, SweepIndex
-from store.commands.topics import DeleteTopic, PutTopic, TopicDeleted, TopicPut
+from store.commands.retention import CountBytes, ExpireMessages, ReleaseMessages, SweepIndex
+from store.commands.topics import DeleteTopic, PurgeTopic, PutTopic, TopicDeleted, TopicPut
 from store.commands.transactions import (
     CheckUrlSet,
     Decide,
@@ -98,6 +98,8 @@ class Handlers:
             DeleteGroup: lambda command, _at, _: removal.delete(command),
             PutUser: lambda command, at, _: tables.users.put(command, at.raft_index),
             DeleteUser: lambda command, _at, _: tables.users.delete(command),
+            PurgeTopic: lambda command, _at, _: expiry.purge(command),
+            CountBytes: lambda command, _at, _: expiry.count_bytes(command),
         }
 
     def _put_topic(self, command: PutTopic, at: At, _: tuple[int, ...]) -> TopicPut:

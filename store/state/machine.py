@@ -149,6 +149,7 @@ class StateMachine(Queries):
         self._flushed_position: int | None = None
         self._unflushed_entries = 0
         self.history = StateHistory(_digest(applied))
+        self._log_times = tables.log_times
         self._take_level(self._level_applied())
         if stored is None:
             topics.create_system_topics()
@@ -157,6 +158,7 @@ class StateMachine(Queries):
     def _take_level(self, level: int) -> None:
         self.feature_level = level
         self._sums_rows = FEATURES.knows(SUMMED, level)
+        self._topics.counts_bytes = FEATURES.knows("retention-bytes", level)
 
     def _level_applied(self) -> int:
         """Return the level of the last applied configuration; the next entry is carried out and hashed at it."""
@@ -242,7 +244,10 @@ class StateMachine(Queries):
         if entry.kind == KIND_ENTRY:
             decoded = decode_entry(entry.payload)
             header = memoryview(entry.payload)[: decoded.header_bytes]
-            applied.clock_ms = max(applied.clock_ms, decoded.timestamp_ms)
+            before_ms, applied.clock_ms = applied.clock_ms, max(applied.clock_ms, decoded.timestamp_ms)
+            self._rules.log_position = entry.position
+            if self._topics.counts_bytes:
+                self._log_times.note(entry.position, before_ms, applied.clock_ms)
             self._references.begin_entry(entry.index)
             results = self._carry_out(decoded, self._at(entry))
             self._dedupe.end_entry(applied.clock_ms, by_age=not decoded.in_doubt)

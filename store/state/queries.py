@@ -3,6 +3,7 @@
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from store.commands.cluster import Settings
 from store.commands.pops import PopHandle
@@ -37,6 +38,15 @@ from store.state.tables import Tables
 from store.state.walks import Walks
 
 
+class KeptBytes(NamedTuple):
+    """The bytes of a topic's messages; None while they are not all counted: below feature level 2, and for messages of
+    before it for a while longer.
+    """
+
+    total: int | None
+    queues: list[int | None]
+
+
 class Queries(ABC):
     """All queries on the applied state. Methods that take a topic or queue raise Refused (`topic_not_found`,
     `queue_not_found`) when it does not exist.
@@ -44,7 +54,8 @@ class Queries(ABC):
 
     def __init__(self, tables: Tables, search: MessageSearch, pops: Pops) -> None:
         self._references = tables.references
-        self.walks = Walks(tables.topics, tables.queues)
+        self._rules = tables.rules
+        self.walks = Walks(tables.topics, tables.queues, tables.rules)
         self._releases = Releases(tables, self.walks)
         self._holders = LogHolders(tables, self.walks)
         self._leases = tables.leases
@@ -136,10 +147,44 @@ class Queries(ABC):
             if topic is not None and queue < len(topic.ends) and self.walks.has_expired(topic, queue, clock_ms)
         ]
 
+    def exceeding_topics(self, limit: int) -> Iterator[tuple[str, list[int]] | None]:
+        """Yield the topics that have more bytes than they keep, with at most `limit` queues whose first messages are
+        the oldest: a walk, see store/state/walks.py.
+        """
+        return self.walks.exceeding(limit)
+
+    def still_exceeding(self, topics: Iterable[str], limit: int) -> list[tuple[str, list[int]]]:
+        """Return the given topics that have more bytes than they keep, as `exceeding_topics` does."""
+        found = ((name, self._topics.get(name)) for name in topics)
+        return [
+            (name, self._rules.oldest_queues(topic, limit))
+            for name, topic in found
+            if topic is not None and self._rules.exceeds(topic)
+        ]
+
+    def uncounted_queues(self) -> Iterator[tuple[str, int] | None]:
+        """Yield topic and number of the queues with rows whose bytes are not counted yet: a walk."""
+        return self.walks.uncounted()
+
+    def still_uncounted(self, queues: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+        """Return the given queues that have rows whose bytes are not counted yet."""
+        found = ((name, queue, self._topics.get(name)) for name, queue in queues)
+        return [
+            (name, queue)
+            for name, queue, topic in found
+            if topic is not None and queue < len(topic.ends) and topic.is_uncounted(queue)
+        ]
+
+    def kept_bytes(self, topic: str) -> KeptBytes:
+        """Return the bytes of the blocks of a topic's messages."""
+        found = self._topics.require(topic)
+        queues = [None if found.is_uncounted(queue) else each for queue, each in enumerate(found.queue_bytes)]
+        return KeptBytes(None if None in queues else found.kept_bytes, queues)
+
     def has_expired_others(self, clock_ms: int) -> bool:
-        """Return whether rows of deleted topics are left, or transactions whose retention is over."""
+        """Return whether rows of deleted topics or purged queues are left, or transactions whose retention is over."""
         decided_at_ms = self._table.first_decided_at_ms()
-        return bool(self._topics.dropped) or (
+        return bool(self._topics.dropped or self._topics.purged) or (
             decided_at_ms is not None and decided_at_ms <= clock_ms - TRANSACTION_RETENTION_MS
         )
 

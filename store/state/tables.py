@@ -10,12 +10,14 @@ from store.groups.leases import Leases
 from store.index.index import Index
 from store.messages.dedupe import DedupeCounters, DedupeWindow
 from store.messages.log_references import LogReferences
+from store.messages.log_times import LogTimes
 from store.messages.message_index import MessageIndex
 from store.messages.outcomes import Outcomes
 from store.messages.placement import Placement
 from store.messages.queues import Queues
 from store.messages.timers import TimerCounters, Timers
 from store.messages.topics import Topics
+from store.state.retention_rules import RetentionRules
 from store.transactions.settings import ClusterSettings
 from store.transactions.table import TransactionTable
 from store.users.users import Users
@@ -41,6 +43,8 @@ class Tables:
     history: GroupHistory
     groups: Groups
     users: Users
+    rules: RetentionRules
+    log_times: LogTimes
 
     @classmethod
     def open(
@@ -61,6 +65,7 @@ class Tables:
         window = DedupeWindow(index, dedupe, min_entries=dedupe_min_entries)
         waiting = Timers(index, timers, references)
         messages, outcomes = MessageIndex(index), Outcomes(index)
+        settings, log_times = ClusterSettings(index), LogTimes(index, log_range_bytes)
         marks, leases, history = GivenBackMarks(index), Leases(index), GroupHistory(index)
         return cls(
             index=index,
@@ -72,11 +77,13 @@ class Tables:
             messages=messages,
             outcomes=outcomes,
             placement=Placement(topics, queues, window, waiting, messages, outcomes),
-            settings=ClusterSettings(index),
+            settings=settings,
             transactions=TransactionTable(index, references),
             marks=marks,
             leases=leases,
             history=history,
             groups=Groups(index, topics, marks, history, next_group_id, outcomes, leases),
             users=Users(index),
+            rules=RetentionRules(settings, log_times, queues),
+            log_times=log_times,
         )

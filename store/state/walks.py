@@ -10,15 +10,17 @@ from typing import Final
 
 from store.messages.queues import Queues
 from store.messages.topics import Topic, Topics
+from store.state.retention_rules import RetentionRules
 
 STEP: Final = 128
 """Queues, or topics, that are visited in one step: at worst an index seek each, two milliseconds in all."""
 
 
 class Walks:
-    def __init__(self, topics: Topics, queues: Queues) -> None:
+    def __init__(self, topics: Topics, queues: Queues, rules: RetentionRules) -> None:
         self._topics = topics
         self._queues = queues
+        self._rules = rules
         self.steps = 0
         """Number of steps of all walks since the start of the process."""
 
@@ -66,7 +68,7 @@ class Walks:
         """Yield topic and number of the queues with messages that are expired at `clock_ms`."""
 
         def may_have(topic: Topic) -> bool:
-            until_ms = topic.expires_until_ms(clock_ms)
+            until_ms = self._rules.over_until_ms(topic, clock_ms)
             return until_ms is not None and topic.oldest_ms <= until_ms
 
         for found in self.queues(may_have):
@@ -75,8 +77,41 @@ class Walks:
             elif self.has_expired(*found, clock_ms):
                 yield found[0].name, found[1]
 
+    def exceeding(self, limit: int) -> Iterator[tuple[str, list[int]] | None]:
+        """Yield the topics that have more bytes than they keep, with at most `limit` queues whose first messages are
+        the oldest.
+        """
+        looked_at, name = 0, None
+        while page := self._topics.users_after(name, STEP):
+            for topic in page:
+                looked_at += 1
+                queues = len(topic.ends) if self._rules.may_exceed(topic) else 0
+                for queue in range(queues):  # what is looked up is remembered: what follows takes no seeks
+                    if self._topics.by_id(topic.id) is topic:
+                        self._queues.first_stored_at_ms(topic, queue)
+                    looked_at += 1
+                    if looked_at >= STEP:
+                        looked_at = 0
+                        self.steps += 1
+                        yield None
+                if queues and self._topics.by_id(topic.id) is topic and self._rules.exceeds(topic):
+                    yield topic.name, self._rules.oldest_queues(topic, limit)
+            name = page[-1].name
+            if looked_at >= STEP:
+                looked_at = 0
+                self.steps += 1
+                yield None
+
+    def uncounted(self) -> Iterator[tuple[str, int] | None]:
+        """Yield topic and number of the queues with rows whose bytes are not counted yet."""
+        for found in self.queues(lambda topic: not topic.is_counted()):
+            if found is None:
+                yield None
+            elif found[0].is_uncounted(found[1]):
+                yield found[0].name, found[1]
+
     def has_expired(self, topic: Topic, queue: int, clock_ms: int) -> bool:
-        until_ms = topic.expires_until_ms(clock_ms)
+        until_ms = self._rules.over_until_ms(topic, clock_ms)
         if until_ms is None:
             return False
         stored_at_ms = self._queues.first_stored_at_ms(topic, queue)

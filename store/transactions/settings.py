@@ -3,12 +3,19 @@
 import msgspec
 
 from store.commands.cluster import PutSettings, Settings, SettingsPut
-from store.errors import TRANSACTIONS_REJECTED, Refused
+from store.errors import INVALID_REQUEST, TRANSACTIONS_REJECTED, Refused
 from store.index import keys
 from store.index.index import Index
+from store.limits import RETENTION_UNLIMITED_BYTES
 
 _decode = msgspec.msgpack.Decoder(Settings).decode
-_encode = msgspec.msgpack.Encoder().encode
+_encode_value = msgspec.msgpack.Encoder().encode
+
+
+def _encode(settings: Settings) -> bytes:
+    fields = msgspec.structs.astuple(settings)
+    # Without a limit as before there were limits: nodes of feature level 1 read and write that alone.
+    return _encode_value(fields[:-1] if settings.log_retention_bytes == RETENTION_UNLIMITED_BYTES else fields)
 
 
 class ClusterSettings:
@@ -19,8 +26,12 @@ class ClusterSettings:
 
     def put(self, command: PutSettings) -> SettingsPut:
         """Change the given settings."""
-        if command.reject_transactions is not None:
-            self.current = msgspec.structs.replace(self.current, reject_transactions=command.reject_transactions)
+        limit = command.log_retention_bytes
+        if limit is not None and limit < 1 and limit != RETENTION_UNLIMITED_BYTES:
+            raise Refused(INVALID_REQUEST, f"log_retention_bytes must be at least 1, or -1 for no limit, not {limit}")
+        given = {name: value for name, value in msgspec.structs.asdict(command).items() if value is not None}
+        if given:
+            self.current = msgspec.structs.replace(self.current, **given)
             self._index.put(keys.SETTINGS, _encode(self.current))
         return SettingsPut(self.current)
 

@@ -128,7 +128,7 @@ def test_a_topic_shows_when_its_messages_were_stored(shell: Shell, topic: str) -
     first = shell.json("send", topic, "x", "--queue", "1")["receipt"]["timestamp_ms"]
     last = shell.json("send", topic, "x", "--queue", "1")["receipt"]["timestamp_ms"]
     empty, full = shell.json("topic", "show", topic)["queue_offsets"]
-    assert empty == {"queue": 0, "min_offset": 0, "max_offset": 0}
+    assert empty == {"queue": 0, "min_offset": 0, "max_offset": 0, "bytes": 0}
     assert (full["max_offset"], full["first_stored_at_ms"], full["last_stored_at_ms"]) == (2, first, last)
     assert "last stored (UTC)" in shell("topic", "show", topic).stdout
 

@@ -124,3 +124,56 @@ def test_settled_messages_hold_the_log_of_no_node(tmp_path_factory: pytest.TempP
             assert view is not None
             # Other holders may be there for a while, because event loops stand on a busy machine.
             assert "log_held" not in {alarm["code"] for alarm in view["alarms"]}
+
+
+def test_a_topic_under_load_keeps_its_bytes_on_all_nodes_alike(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Far more is written than the topic keeps, while a node dies and comes back; the newest bytes are everywhere."""
+    limit, batch_bytes = 200_000, BATCH_MESSAGES * 600
+    with ClusterProcess(tmp_path_factory.mktemp("bytes"), nodes=3, options=OPTIONS) as cluster:
+        leader = cluster.wait_leader()
+        settings = {"queues": 1, "retention_ms": -1, "retention_bytes": limit}
+        assert leader.request("PUT", "/v1/topics/short", payload=settings).status == 201
+        victim = cluster.follower()
+
+        def kept(node: NodeProcess) -> int:
+            return int(node.request("GET", "/v1/topics/short").json()["bytes"])
+
+        for number in range(2 * BATCHES):
+            if number == BATCHES // 2:
+                victim.kill()
+            if number == BATCHES:
+                victim.start()
+                cluster.wait_ready()
+            send(cluster, f"s{number}")
+            if number % 20 == 19:  # it stays bounded while the load lasts
+                wait_for(lambda: kept(cluster.wait_leader()) < limit + batch_bytes, "the oldest to go")
+        wait_for(
+            lambda: all(limit <= kept(node) < limit + batch_bytes for node in cluster.alive()), "all nodes to agree"
+        )
+        cluster.wait_same_state()
+        assert len({(kept(node), queue_of(node)) for node in cluster.alive()}) == 1
+        assert queue_of(leader)[1] == 2 * BATCHES * BATCH_MESSAGES
+        purged = cluster.wait_leader().request("POST", "/v1/topics/short/purge", payload={"queue": 0})
+        assert (purged.status, purged.json()["queues"][0]["min_offset"]) == (200, 2 * BATCHES * BATCH_MESSAGES)
+        cluster.wait_same_state()
+        assert {kept(node) for node in cluster.alive()} == {0}
+
+
+def test_a_limit_of_the_log_bounds_what_topics_keep_for_ever(tmp_path_factory: pytest.TempPathFactory) -> None:
+    limit = 6 << 20
+    with ClusterProcess(tmp_path_factory.mktemp("limited"), nodes=3, options=OPTIONS) as cluster:
+        leader = cluster.wait_leader()
+        for topic in ("short", "other"):
+            settings = {"queues": 1, "retention_ms": -1}
+            assert leader.request("PUT", f"/v1/topics/{topic}", payload=settings).status == 201
+        settings = {"log_retention_bytes": limit}
+        assert leader.request("PUT", "/v1/cluster/settings", payload=settings).status == 200
+        post(leader, "/v1/topics/other/messages", {"messages": [{"body": "the oldest of all"}]})
+        for _ in range(120):
+            post(leader, "/v1/topics/short/messages", {"messages": [{"body": "x" * 200_000}]})
+        for node in cluster.alive():
+            wait_short(node, limit + (5 << 20))  # a range of the log more, and a segment
+        cluster.wait_same_state()
+        for node in cluster.alive():
+            assert node.request("GET", "/v1/topics/other").json()["bytes"] == 0
+            assert int(node.request("GET", "/v1/topics/short").json()["bytes"]) >= limit - (1 << 20)

@@ -53,8 +53,32 @@ def test_topics(shell: Shell, topic: str) -> None:
     table = shell("topic", "list").stdout
     assert topic in table
     assert "1 min" in table
+    altered = shell.json("topic", "alter", topic, "--retention-ms", "2h", "--retention-bytes", "512M")
+    assert (altered["retention_ms"], altered["retention_bytes"], altered["queues"]) == (7_200_000, 512 << 20, 3)
+    assert "for 2 h, at most 512.0 MiB" in shell("topic", "list").stdout
+    assert shell.json("topic", "alter", topic, "--retention-bytes", "-1")["retention_bytes"] == -1
+    for bad in ("1GB", "x", "-2", "1.5G"):
+        refused = shell("topic", "alter", topic, "--retention-bytes", bad, code=2).stderr
+        assert "512M" in refused
+    shell("topic", "alter", f"{topic}-other", "--retention-bytes", "1G", code=1)
+    assert f"{topic}-other" not in [each["topic"] for each in shell.json("topic", "list")["topics"]]
     assert "RMQ_SYS_TRANS_HALF_TOPIC" in shell("topic", "list", "--system").stdout
     assert "max offset" in shell("topic", "show", topic).stdout
+    for number in range(3):
+        shell("send", topic, "text", "--queue", str(number))
+    assert shell.json("topic", "show", topic)["bytes"] > 0
+    stats = shell.json("topic", "stats", topic, "--seconds", "0.1")
+    assert (stats["stored_per_s"], stats["removed_per_s"], len(stats["queue_offsets"])) == (0.0, 0.0, 3)
+    assert f"{topic}: 3 messages" in shell("topic", "stats", topic, "--seconds", "0.1").stdout
+    shell("topic", "purge", topic, stdin="n\n", code=1)
+    purged = shell.json("topic", "purge", topic, "--queue", "1", "--yes")
+    assert (purged["messages"], purged["queues"]) == (1, [{"queue": 1, "min_offset": 1, "messages": 1}])
+    assert "2 messages" in shell("topic", "purge", topic, "--yes").stdout
+    assert (shell.json("topic", "show", topic)["bytes"], shell.lines("consume", topic)) == (0, [])
+    limited = shell.json("cluster", "settings", "--log-retention-bytes", "1T")
+    assert limited["log_retention_bytes"] == 1 << 40
+    assert "behind 1.0 TiB of log" in shell("cluster", "settings").stdout
+    assert shell.json("cluster", "settings", "--log-retention-bytes", "-1")["log_retention_bytes"] == -1
     shell("topic", "delete", topic, stdin="n\n", code=1)
     shell("topic", "delete", topic, "--yes")
     assert "keelmq topic list" in shell("topic", "show", topic, code=1).stderr

@@ -153,7 +153,9 @@ class _Run:
             unreleased: str | None = "nobody leads"
             if leaders:
                 leader = max(leaders, key=lambda replica: replica.raft.state.term)
-                unreleased = self.observer.history.releases.unreleased(leader.machine, leader.index, range_bytes)
+                history = self.observer.history
+                unreleased = history.releases.unreleased(leader.machine, leader.index, range_bytes)
+                unreleased = unreleased or history.retention.too_large(leader.machine)
             if unreleased is None:
                 return
             self._run(MICROSECONDS_PER_SECOND)

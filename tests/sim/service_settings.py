@@ -43,11 +43,15 @@ class ServiceSettings:
     transaction_retention_ms: int = TRANSACTION_RETENTION_MS
     retention_check_ms: int = 10_000
     log_range_bytes: int = 4 * 1024
+    retention_bytes: int | None = None
+    """Retention of the clients' topics in bytes."""
+    log_retention_bytes: int | None = None
 
     @property
     def messages_expire(self) -> bool:
         """True when some messages may be gone before every consumer has read them."""
-        return self.retention_ms is not None or self.own_retention_ms != DEFAULT_RETENTION_MS
+        limits = (self.retention_ms, self.retention_bytes, self.log_retention_bytes)
+        return limits != (None, None, None) or self.own_retention_ms != DEFAULT_RETENTION_MS
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -138,4 +142,6 @@ def draw_service_settings(random: Random) -> ServiceSettings:
         poppers=random.random() < 0.4,
         own_retention_ms=random.choice((DEFAULT_RETENTION_MS, DEFAULT_RETENTION_MS, 1_000, 3_000)),
         transaction_retention_ms=random.choice((TRANSACTION_RETENTION_MS, TRANSACTION_RETENTION_MS, 1_200, 4_000)),
+        retention_bytes=random.choice((None, None, 3_000, 20_000)),
+        log_retention_bytes=random.choice((None, None, 30_000, 100_000)),
     )

@@ -52,6 +52,7 @@ class Workload:
         self._random = world.random_of("workload")
         self._topics_made: set[str] = set()
         self._retention_ms = services.retention_ms
+        self._retention_bytes, self._log_retention_bytes = services.retention_bytes, services.log_retention_bytes
         self.wrote_for_certain = False
         """A write of after the load is acknowledged."""
         self.queues = dict(TOPICS)
@@ -66,6 +67,8 @@ class Workload:
     def start(self) -> None:
         for topic, queues in TOPICS.items():
             self._make_topic(topic, queues)
+        if self._log_retention_bytes is not None:
+            self._limit_log(self._log_retention_bytes)
         self.producers.start()
         self.members.start()
         self.poppers.start()
@@ -106,7 +109,16 @@ class Workload:
 
         kept_ms = DEFAULT_RETENTION_MS if self._retention_ms is None else self._retention_ms
         settings: dict[str, object] = {"queues": queues, "type": "any", "retention_ms": kept_ms}
+        if self._retention_bytes is not None:
+            settings["retention_bytes"] = self._retention_bytes
         self._clients.call(json_request("PUT", f"/v1/topics/{topic}", settings), on_answer)
+
+    def _limit_log(self, limit: int) -> None:
+        def on_answer(answer: Answer | None) -> None:
+            if answer is None or not answer.ok:
+                self._limit_log(limit)
+
+        self._clients.call(json_request("PUT", "/v1/cluster/settings", {"log_retention_bytes": limit}), on_answer)
 
     def _grow_topic(self) -> None:
         topic = self._random.choice(list(self.queues))

@@ -9,7 +9,7 @@ from store.features import FEATURES, LEVELS
 from store.version import VERSION
 
 if __name__ == "__main__":
-    FEATURES.set_levels(LEVELS[:1], FEATURES.minimum, VERSION)
+    FEATURES.set_levels(LEVELS[:1], FEATURES.minimum, VERSION, of_code=LEVELS)
     from cluster.main import main
 
     sys.exit(main())

@@ -37,8 +37,8 @@ from store.commands.groups import (
 )
 from store.commands.messages import CancelScheduled, FireTimers
 from store.commands.pops import AckPopped, ChangeInvisible, ExpirePopped, Pop, PopHandle, PopPick
-from store.commands.retention import ExpireMessages, ReleaseMessages, SweepIndex
-from store.commands.topics import DeleteTopic, PutTopic
+from store.commands.retention import CountBytes, ExpireMessages, ReleaseMessages, SweepIndex
+from store.commands.topics import DeleteTopic, PurgeTopic, PutTopic
 from store.commands.transactions import Decide, Discard, RecordChecks, ResumeTransaction, SetCheckUrl
 from store.commands.users import DeleteUser, PutUser, Rule, Token
 from store.errors import Refused
@@ -258,13 +258,23 @@ def _commands(number: int, draw: Random) -> tuple[Proposal | Command, ...]:
 
 
 def _of_level_2(number: int) -> tuple[Command, ...]:
-    """Return the commands that level 2 added, for an entry: three entries create, replace and delete a user."""
+    """Return the commands that level 2 added, for an entry: three entries create, replace and delete a user. Limits in
+    bytes come and go.
+    """
     user, step = f"user-{number // 3}", number % 3
     if step == 2:
         return (DeleteUser(user, "ann"),) if number % 2 else ()
     token = Token(f"t{number}", number.to_bytes(32), 1_700_000_000_000, 0)
     rule = Rule("allow", ("send", "read"), "topic:orders*", ("10.0.0.0/8",))
-    return (PutUser(user, (f"name-{number % 40}",), (token,), (rule,), step and number - 1, "ann"),)
+    every = tuple((name, queue) for name in ("orders", "points", "%RETRY%g") for queue in range(2))
+    sizes: tuple[Command, ...] = (
+        PutTopic("orders", retention_bytes=(-1, 200, 400)[number % 5 % 3]),
+        CountBytes(every, 1 + number % 7),
+        PutSettings(log_retention_bytes=(-1, 20_000, 0)[number % 7 % 3]),
+        ExpireMessages(every, 1 + number % 11, by_bytes=number % 4 > 0),
+        *((PurgeTopic("points", number % 3 or None, "ann"),) if number % 10 == 0 else ()),
+    )
+    return PutUser(user, (f"name-{number % 40}",), (token,), (rule,), step and number - 1, "ann"), *sizes
 
 
 def main() -> int:

@@ -42,7 +42,7 @@ from keelmq.admin.messages import (
     StoredMessage,
 )
 from keelmq.admin.quotas import QuotaUsage, QuotaUsages
-from keelmq.admin.topics import QueueInfo, TopicInfo
+from keelmq.admin.topics import PurgedQueue, PurgedTopic, QueueInfo, TopicInfo
 from keelmq.admin.traces import MessageTrace, TraceEvent
 from keelmq.admin.transactions import (
     CommittedBatch,
@@ -91,6 +91,8 @@ __all__ = [
     "NodeBuild",
     "NodeStatus",
     "PrincipalInfo",
+    "PurgedQueue",
+    "PurgedTopic",
     "QueueInfo",
     "QuotaUsage",
     "QuotaUsages",

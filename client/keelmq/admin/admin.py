@@ -17,7 +17,7 @@ from keelmq.admin.messages import (
     ScheduledPage,
     StoredMessage,
 )
-from keelmq.admin.topics import TopicInfo
+from keelmq.admin.topics import PurgedTopic, TopicInfo
 from keelmq.admin.traces import MessageTrace
 from keelmq.admin.transactions import DecidedTransaction, ResumedTransaction, TransactionDetail, TransactionPage
 from keelmq.admin.view import View, view_of, views_of
@@ -61,10 +61,16 @@ class Admin:
         self._calls = AdminCalls(connection)
 
     async def put_topic(
-        self, topic: str, *, queues: int | None = None, retention_ms: int | None = None, type: str | None = None
+        self,
+        topic: str,
+        *,
+        queues: int | None = None,
+        retention_ms: int | None = None,
+        type: str | None = None,
+        retention_bytes: int | None = None,
     ) -> TopicInfo:
         """Create the topic, or change the given settings of an existing topic; durable on return."""
-        settings = {"queues": queues, "retention_ms": retention_ms, "type": type}
+        settings = {"queues": queues, "retention_ms": retention_ms, "type": type, "retention_bytes": retention_bytes}
         return await self._calls.view(TopicInfo, "PUT", topic_path(topic), given_of(settings))
 
     async def topics(self, *, system: bool = False) -> list[TopicInfo]:
@@ -76,6 +82,10 @@ class Admin:
 
     async def delete_topic(self, topic: str) -> None:
         await self._connection.call("DELETE", topic_path(topic))
+
+    async def purge_topic(self, topic: str, *, queue: int | None = None) -> PurgedTopic:
+        """Remove all messages that the topic, or one queue of it, has now; durable on return."""
+        return await self._calls.view(PurgedTopic, "POST", f"{topic_path(topic)}/purge", given_of({"queue": queue}))
 
     async def message(self, message_id: str, *, topic: str | None = None) -> list[FoundMessage]:
         """Return the messages with this id, at most 16, visible or not (`state` says which). Raises MessageNotFound
@@ -172,15 +182,19 @@ class Admin:
         return await self._calls.view(ResumedTransaction, "POST", f"/v1/transactions/{transaction_id}/resume", request)
 
     async def settings(self) -> ClusterSettings:
-        """Return the settings of the whole cluster: `reject_transactions`."""
+        """Return the settings of the whole cluster: `reject_transactions`, `log_retention_bytes`."""
         return await self._calls.view(ClusterSettings, "GET", "/v1/cluster/settings")
 
-    async def put_settings(self, *, reject_transactions: bool) -> ClusterSettings:
-        """Refuse new half transactions (`transactions_rejected`), or accept them again; durable on return. Decisions
-        and checks of prepared transactions continue."""
-        return await self._calls.view(
-            ClusterSettings, "PUT", "/v1/cluster/settings", {"reject_transactions": reject_transactions}
-        )
+    async def put_settings(
+        self, *, reject_transactions: bool | None = None, log_retention_bytes: int | None = None
+    ) -> ClusterSettings:
+        """Change the given settings of the whole cluster; durable on return.
+
+        With `reject_transactions` new half transactions are refused (`transactions_rejected`), or accepted again;
+        decisions and checks of prepared ones continue. `log_retention_bytes` is -1 for no limit.
+        """
+        settings = {"reject_transactions": reject_transactions, "log_retention_bytes": log_retention_bytes}
+        return await self._calls.view(ClusterSettings, "PUT", "/v1/cluster/settings", given_of(settings))
 
     async def cluster(self, *, leader: bool = False) -> ClusterStatus:
         """Return the cluster as the answering node sees it; with `leader`, the leader answers.

@@ -4,9 +4,12 @@ from keelmq.admin.view import View
 
 
 class ClusterSettings(View, frozen=True, kw_only=True):
-    """The settings of the whole cluster. With `reject_transactions`, new half transactions are refused."""
+    """The settings of the whole cluster. With `reject_transactions`, new half transactions are refused. Messages of
+    before the last `log_retention_bytes` of the log are removed; -1: there is no such limit.
+    """
 
     reject_transactions: bool
+    log_retention_bytes: int = -1
 
 
 class ClusterMember(View, frozen=True, kw_only=True):

@@ -48,6 +48,8 @@ COMMAND_NAMES: Final = {
     28: "release-messages",
     29: "put-user",
     30: "delete-user",
+    31: "purge-topic",
+    32: "count-bytes",
 }
 
 

@@ -3,14 +3,16 @@
 import { rights } from "./actions.js";
 import { get } from "./api.js";
 import { Chart } from "./chart.js";
-import { count, duration, el, link, part, table, time } from "./dom.js";
+import { bytes, count, duration, el, link, part, table, time } from "./dom.js";
 import { messageTable } from "./messages.js";
 import { alterTopic, createTopic, sendForm, takeBack } from "./topic_actions.js";
 
 const PAGE = 20;
 const rates = new Chart("Messages a second", { sent: "first" });
 const held = (topic) => topic.queue_offsets.reduce((sum, each) => sum + each.max_offset - each.min_offset, 0);
-const retention = (topic) => (topic.retention_ms < 0 ? "for ever" : duration(topic.retention_ms));
+const size = (of) => (of.bytes === null || of.bytes === undefined ? "" : bytes(of.bytes));
+const limit = (topic) => (topic.retention_bytes > 0 ? `, at most ${bytes(topic.retention_bytes)}` : "");
+const retention = (topic) => (topic.retention_ms < 0 ? "for ever" : duration(topic.retention_ms)) + limit(topic);
 
 export async function topics(_, query) {
   const system = query.get("system") === "true";
@@ -25,6 +27,7 @@ export async function topics(_, query) {
         ["Type", (topic) => (topic.system ? "system" : topic.type)],
         ["Queues", (topic) => count(topic.queues), true],
         ["Messages", (topic) => count(held(topic)), true],
+        ["Size", size, true],
         ["Kept", retention],
         ["Created", (topic) => time(topic.created_at_ms)],
       ],
@@ -52,6 +55,7 @@ export async function topic([name]) {
         ["First offset", (each) => count(each.min_offset), true],
         ["End", (each) => count(each.max_offset), true],
         ["Messages", (each) => count(each.max_offset - each.min_offset), true],
+        ["Size", size, true],
         ["First stored", (each) => time(each.first_stored_at_ms)],
         ["Last stored", (each) => time(each.last_stored_at_ms)],
       ],

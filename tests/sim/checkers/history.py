@@ -64,7 +64,7 @@ class History:
             RecordChecks: transactions.record,
             Discard: transactions.discard,
             ResumeTransaction: transactions.resume,
-            PutSettings: lambda command, result, _: transactions.put_settings(command, result),
+            PutSettings: self._on_settings,
             PutTopic: self._on_topic,
             JoinGroup: self._on_join,
             Pop: self.pops.pop,
@@ -91,6 +91,7 @@ class History:
         self._index = entry.index
         if entry.kind != KIND_ENTRY:
             return
+        self.retention.begin_entry(entry)
         decoded = decode_entry(entry.payload)
         commands = decoded.commands
         for command, result in zip(commands, results, strict=True):
@@ -126,6 +127,10 @@ class History:
     def _on_expire(self, command: ExpireMessages, result: Result | Refused, clock_ms: int) -> None:
         self.retention.expire(command, result, clock_ms)
         self.transactions.expire(command, result, clock_ms)
+
+    def _on_settings(self, command: PutSettings, result: Result | Refused, clock_ms: int) -> None:
+        self.transactions.put_settings(command, result)
+        self.retention.put_settings(result)
 
     def _on_put(self, command: PutGroup, result: Result | Refused, clock_ms: int) -> None:
         self.groups.put(command, result)

@@ -84,13 +84,13 @@ def keeps_half_of_a_refused_entry(machine: StateMachine, decoded: DecodedEntry, 
 _advance = Topics.advance
 
 
-def leaves_gaps(topics: Topics, topic: Topic, queue: int, count: int) -> int:
+def leaves_gaps(topics: Topics, topic: Topic, queue: int, count: int, row_bytes: int) -> int:
     """An offset is taken now and then and given to no message."""
-    base_offset = _advance(topics, topic, queue, count)
-    return base_offset if base_offset % 10 else _advance(topics, topic, queue, 1)
+    base_offset = _advance(topics, topic, queue, count, row_bytes)
+    return base_offset if base_offset % 10 else _advance(topics, topic, queue, 1, 0)
 
 
-def forgets_queue_ends(topics: Topics, topic: Topic, queue: int, count: int) -> int:
+def forgets_queue_ends(topics: Topics, topic: Topic, queue: int, count: int, row_bytes: int) -> int:
     """The end of a queue is kept in memory only: after a restart its offsets begin anew."""
     base_offset = topic.ends[queue]
     topic.ends[queue] = base_offset + count

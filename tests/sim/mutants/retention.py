@@ -1,18 +1,22 @@
 """Broken ways to expire messages, and to count how much of the log is needed."""
 
 from typing import Any
+from unittest import mock
 
 from store.commands.messages import BatchHeader
 from store.groups.queries import GroupQueries
-from store.index import keys
+from store.index import keys, retention_keys
 from store.limits import RETENTION_FOREVER_MS
 from store.log.base import LogBase
 from store.log.commit_log import CommitLog
 from store.log.segment_files import remove_segments
 from store.messages.log_references import Holder, LogReferences
+from store.messages.log_times import LogTimes
+from store.messages.queues import Queues, RemovedRow
 from store.messages.topics import Topic, Topics
 from store.state.machine import StateMachine
 from store.state.release import MayGo, Releases
+from store.state.retention_rules import RetentionRules
 from store.transactions.table import PREPARED, TransactionRecord, TransactionTable
 from tests.sim.threads import Running
 from tests.sim.variant import Swap, mutant
@@ -20,6 +24,8 @@ from tests.sim.variant import Swap, mutant
 _until, _set_start, _init = Topic.expires_until_ms, Topics.set_start, LogReferences.__init__
 _expire, _forget, _add = TransactionTable.expire, TransactionTable._forget, TransactionTable.add
 _rule = Releases.rule
+_oldest_queues, _shrink, _add_bytes = RetentionRules.oldest_queues, Queues.shrink, Topic.add_bytes
+_read_queue_end, _stored_until_ms = retention_keys.read_queue_end, LogTimes.stored_until_ms
 
 
 def expires_a_little_early(topic: Topic, clock_ms: int) -> int | None:
@@ -161,7 +167,39 @@ def removes_segments_before_their_base(log: CommitLog, index: int) -> LogBase:
     return base
 
 
+def removes_the_youngest_queue_first(rules: RetentionRules, topic: Topic, limit: int) -> list[int]:
+    """Of a topic with too many bytes the messages of the queue go whose first message is the youngest."""
+    return _oldest_queues(rules, topic, 1 << 16)[::-1][:1]
+
+
+def keeps_less_than_its_bytes(queues: Queues, topic: Topic, *arguments: Any) -> list[RemovedRow]:
+    """A topic with too many bytes goes down to half of them."""
+    with mock.patch.object(topic, "retention_bytes", topic.retention_bytes // 2):
+        return _shrink(queues, topic, *arguments)
+
+
+def counts_what_is_gone(topic: Topic, queue: int, count: int) -> None:
+    """The bytes of removed messages go on counting for their topic."""
+    _add_bytes(topic, queue, max(count, 0))
+
+
+def forgets_the_bytes_at_a_restart(value: bytes) -> tuple[int, int, int]:
+    """The bytes of a queue are counted from 0 on after a restart."""
+    end, _, _ = _read_queue_end(value)
+    return end, 0, 0
+
+
+def cuts_too_much_of_the_log(times: LogTimes, position: int) -> int | None:
+    """Messages go that were stored within the last bytes of the log that are kept."""
+    return _stored_until_ms(times, position + 8_000)
+
+
 MUTANTS = (
+    mutant(15, Swap(RetentionRules, "oldest_queues", removes_the_youngest_queue_first)),
+    mutant(15, Swap(Queues, "shrink", keeps_less_than_its_bytes)),
+    mutant(15, Swap(Topic, "add_bytes", counts_what_is_gone)),
+    mutant(8, Swap(retention_keys, "read_queue_end", forgets_the_bytes_at_a_restart)),
+    mutant(15, Swap(LogTimes, "stored_until_ms", cuts_too_much_of_the_log)),
     mutant(15, Swap(Topic, "expires_until_ms", expires_a_little_early)),
     mutant(8, Swap(Topic, "expires_until_ms", expires_by_the_own_clock)),
     mutant(15, Swap(Topic, "expires_until_ms", expires_whatever_the_topic_says)),

@@ -36,7 +36,7 @@ def admin_of(*answers: dict[str, Any]) -> Admin:
 
 
 async def test_fields_of_a_newer_broker_are_ignored_and_kept_in_the_document() -> None:
-    sent = {**TOPIC, "color": "red", "queue_offsets": [{**OFFSETS, "bytes": 7}]}
+    sent = {**TOPIC, "color": "red", "queue_offsets": [{**OFFSETS, "weight": 7}]}
     topic = await admin_of(sent).topic("orders")
     assert topic == TopicInfo(
         topic="orders",

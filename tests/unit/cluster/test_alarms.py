@@ -4,10 +4,14 @@ import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
+import msgspec
 import pytest
 
 from cluster.health.alarms import Alarms, Condition
+from cluster.health.disk_guard import DiskGuard
+from tests.simdisk import SimDisk
 from tests.unit.cluster.conftest import START_MS, Node
 
 CLUSTER = Path(__file__).parents[3] / "cluster"
@@ -60,3 +64,26 @@ def test_the_page_lists_every_alarm() -> None:
     made = {code for path in CLUSTER.rglob("*.py") for code in codes_in(path.read_text())}
     section = PAGE.read_text().partition("## Alarms")[2]
     assert set(re.findall(r"^\| `(\w+)` \| (?:warning|critical)", section, re.MULTILINE)) == made
+
+
+async def test_a_disk_that_fills_up_is_an_alarm_before_it_is_low(node: Node) -> None:
+    limits = {"warn_free_bytes": 1_000, "min_free_bytes": 100}
+    node.core.config = msgspec.structs.replace(node.core.config, segment_bytes=1 << 16, **limits)
+    disk = SimDisk(Random(0))
+    guard = DiskGuard(node.core, disk, "/data")
+
+    def codes(free_bytes: int) -> set[str]:
+        disk.free_bytes = lambda path: free_bytes  # type: ignore[method-assign]
+        guard.look()
+        return {each.code for each in guard.conditions() if not each.subject}
+
+    assert codes(1_000) == set()
+    assert codes(999) == {"disk_filling"}
+    assert codes(1_061) == {"disk_filling"}  # not over and again with every file that comes and goes
+    assert codes(1_062) == set()
+    assert codes(99) == {"disk_low"}
+    assert codes(500) == {"disk_filling"}
+    node.core.config = msgspec.structs.replace(node.core.config, warn_free_bytes=100)
+    assert codes(105) == set()
+    node.core.config = msgspec.structs.replace(node.core.config, warn_free_bytes=0)
+    assert codes(105) == set()

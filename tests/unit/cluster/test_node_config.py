@@ -237,5 +237,64 @@ def document_row(option: Option) -> str:
     return f"| `{option.flag}` | `{option.variable}` | {default} | {option.description} |"
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("segment_bytes", "1G", 1 << 30),
+        ("segment_bytes", "512MiB", 512 << 20),
+        ("cache_bytes", "64K", 64 << 10),
+        ("min_free_bytes", "1T", 1 << 40),
+        ("scrub_bytes_per_s", "8M", 8 << 20),
+        ("scrub_bytes_per_s", "8", 8),
+        ("retention_check_ms", "90s", 90_000),
+        ("retention_check_ms", "90000", 90_000),
+        ("retention_check_ms", " 15m ", 900_000),
+        ("request_timeout_ms", "2min", 120_000),
+        ("check_interval_ms", "7d", 7 * 86_400_000),
+        ("heartbeat_ms", "50ms", 50),
+        ("check_immunity_ms", "2h", 7_200_000),
+    ],
+)
+def test_sizes_and_times_take_units(name: str, text: str, value: int, tmp_path: Path) -> None:
+    flag, variable = load(None, {}, {name: text}), load(None, {f"KEELMQ_{name.upper()}": text}, {})
+    assert getattr(flag, name) == getattr(variable, name) == value
+    if not text.isdigit():  # a file has numbers for numbers
+        assert getattr(load(write(tmp_path, f'{name} = "{text}"'), {}, {}), name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("segment_bytes", "1GB"),
+        ("segment_bytes", "1g"),
+        ("segment_bytes", "90s"),
+        ("segment_bytes", "1.5G"),
+        ("segment_bytes", "-1G"),
+        ("segment_bytes", "8T"),  # more than a segment may have
+        ("segment_bytes", "9" * 30 + "G"),
+        ("heartbeat_ms", "1G"),
+        ("heartbeat_ms", "1w"),
+        ("heartbeat_ms", "1 s"),
+        ("check_max", "1K"),  # neither a size nor a time
+        ("heartbeat_ms", ""),
+    ],
+)
+def test_other_quantities_are_refused_with_the_option_and_the_units(name: str, text: str, tmp_path: Path) -> None:
+    named = f"(?i){name.replace('_', '[_-]')}"
+    with pytest.raises(ConfigError, match=named):
+        load(None, {f"KEELMQ_{name.upper()}": text}, {})
+    with pytest.raises(ConfigError, match=named):
+        load(None, {}, {name: text})
+    with pytest.raises(ConfigError, match=name):
+        load(write(tmp_path, f'{name} = "{text}"'), {}, {})
+
+
+def test_an_unknown_unit_is_told_with_those_that_are_known() -> None:
+    with pytest.raises(ConfigError, match="'1GB' is no size such as 1G, 512M or 64K; the units are K, M, G, T, KiB"):
+        load(None, {}, {"segment_bytes": "1GB"})
+    with pytest.raises(ConfigError, match="'1w' is no time such as 90s, 15m, 2h or 7d; the units are ms, s, m, min, h"):
+        load(None, {}, {"heartbeat_ms": "1w"})
+
+
 def test_defaults_are_valid() -> None:
     assert load(None, {}, {}) == NodeConfig()

@@ -106,12 +106,13 @@ async def test_what_an_operator_has_to_say_is_checked(node: Node, body: dict[str
 
 async def test_new_transactions_are_switched_off_and_on(node: Node) -> None:
     path = "/v1/cluster/settings"
-    assert (await node.call("GET", path)).body == {"reject_transactions": False}
+    taken, refused = ({"reject_transactions": each, "log_retention_bytes": -1} for each in (False, True))
+    assert (await node.call("GET", path)).body == taken
     await prepare(node, "t")
-    assert (await node.call("PUT", path, {"reject_transactions": True})).body == {"reject_transactions": True}
+    assert (await node.call("PUT", path, {"reject_transactions": True})).body == refused
     assert (await prepare(node, "u", status=403)).body["code"] == "transactions_rejected"
-    assert (await node.call("GET", path)).body == {"reject_transactions": True}
-    assert (await node.call("PUT", path, {})).body == {"reject_transactions": True}
+    assert (await node.call("GET", path)).body == refused
+    assert (await node.call("PUT", path, {})).body == refused
     assert (await node.call("POST", "/v1/transactions/t/commit")).status == 200
     await node.call("PUT", path, {"reject_transactions": False})
     await prepare(node, "u")

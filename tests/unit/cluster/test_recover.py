@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from cluster.broker import Broker
-from cluster.process import recover_command as command
 from cluster.process.data_directory import DataDirectory, read_unfinished
 from cluster.process.exit_codes import ExitCode, StartupError
+from cluster.process.offline import recover_command as command
 from store.log.differs import Difference, DiffersMark
 from store.log.disk import PosixDisk
 from store.log.hard_state import HardState

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from cluster.broker import Broker
-from cluster.process import restore_command as command
 from cluster.process.config import NodeConfig
 from cluster.process.data_directory import DataDirectory, read_identity
 from cluster.process.exit_codes import ExitCode, StartupError
+from cluster.process.offline import restore_command as command
 from store.log.hard_state import HardState
 from tests.unit.cluster.conftest import node_config, running_node
 from tests.unit.cluster.test_backup import begin, frames

@@ -68,7 +68,7 @@ async def test_a_pull_from_before_the_start_goes_on_there_and_says_so(
             assert (pulled["messages"], pulled["min_offset"], pulled["next_offset"], waits) == ([], 5, 5, [])
         monkeypatch.undo()
         shown = (await node.call("GET", "/v1/topics/orders")).body
-        assert shown["queue_offsets"] == [{"queue": 0, "min_offset": 5, "max_offset": 5}]
+        assert shown["queue_offsets"] == [{"queue": 0, "min_offset": 5, "max_offset": 5, "bytes": 0}]
         assert "keelmq_messages_expired_total 5.0" in (await node.call("GET", "/metrics")).body.decode()
     assert not fatal
 

@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from raft.membership import Configuration, Member, encode_configuration
 from store.commands.entry import Command, Proposal, Result, encode_entry
 from store.commands.messages import BatchHeader, Produce
 from store.commands.transactions import Prepare
 from store.errors import Refused
+from store.features import LEVEL_MAX
 from store.index.index import Index
-from store.log.record import KIND_ENTRY, KIND_NOOP, Entry
+from store.log.record import KIND_CONFIG, KIND_ENTRY, KIND_NOOP, Entry
 from store.state.machine import StateMachine
 
 HEADER_BYTES = 52
@@ -18,11 +20,17 @@ class EntryLog:
     """Entries with the positions that the commit log would give them."""
 
     def __init__(self) -> None:
+        self.level = LEVEL_MAX
+        """The feature level at which entries are encoded."""
         self.entries: list[Entry] = [Entry(b"", 1, 0, KIND_NOOP, 0)]
 
     def append(self, timestamp_ms: int, proposals: Sequence[Proposal | Command], *, in_doubt: bool = False) -> Entry:
         wrapped = [item if isinstance(item, Proposal) else Proposal(item) for item in proposals]
-        return self._add(encode_entry(timestamp_ms, wrapped, in_doubt=in_doubt), KIND_ENTRY)
+        return self._add(encode_entry(timestamp_ms, wrapped, in_doubt=in_doubt, level=self.level), KIND_ENTRY)
+
+    def append_level(self, level: int) -> Entry:
+        configuration = Configuration((Member(1, "10.0.0.1", 7091, "http://10.0.0.1:7081", True),), "disk")
+        return self._add(encode_configuration(configuration.with_feature_level(level)), KIND_CONFIG)
 
     def append_noop(self) -> Entry:
         return self._add(b"", KIND_NOOP)
@@ -62,6 +70,10 @@ class Replica:
         """Apply one entry with these commands."""
         (results,) = self.machine.apply([self.log.append(self.now_ms, proposals, in_doubt=self.in_doubt)])
         return results
+
+    def raise_level(self, level: int = 2) -> None:
+        """Apply an entry that puts a feature level in force."""
+        self.machine.apply([self.log.append_level(level)])
 
     def one(self, proposal: Proposal | Command) -> Result | Refused:
         (result,) = self.do(proposal)

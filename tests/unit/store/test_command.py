@@ -25,8 +25,8 @@ from store.commands.groups import (
 )
 from store.commands.messages import BatchHeader, CancelScheduled, FireTimers, Produce
 from store.commands.pops import AckPopped, ChangeInvisible, ExpirePopped, Pop, PopHandle, PopPick
-from store.commands.retention import ExpireMessages, ReleaseMessages, SweepIndex
-from store.commands.topics import DeleteTopic, PutTopic
+from store.commands.retention import CountBytes, ExpireMessages, ReleaseMessages, SweepIndex
+from store.commands.topics import DeleteTopic, PurgeTopic, PutTopic
 from store.commands.transactions import Decide, Discard, Prepare, RecordChecks, ResumeTransaction, SetCheckUrl
 from store.commands.users import DeleteUser, PutUser, Rule, Token
 
@@ -46,7 +46,7 @@ EVERY_COMMAND: list[Command] = [
     FireTimers(10),
     CancelScheduled("orders", "m1"),
     ResumeTransaction("tx", "ann", "why", 30_000),
-    PutSettings(True),
+    PutSettings(True, 1 << 40),
     CloneOffsets("g", "h", "orders"),
     GiveBack("g", "m", 3, (GivenBack("orders", 0, 5, "why", 1_000),)),
     PutGroup("g", 5, (100, 200)),
@@ -63,6 +63,8 @@ EVERY_COMMAND: list[Command] = [
         "shop", ("shop.example",), (Token("t1", b"\x01" * 32, 5, 0),), (Rule("allow", ("send",), "topic:*"),), 7, "ann"
     ),
     DeleteUser("shop", "ann"),
+    PurgeTopic("orders", 1, "ann"),
+    CountBytes((("orders", 0),), 9),
 ]
 
 
@@ -83,8 +85,8 @@ def test_doubt_about_the_time_is_a_third_part_of_the_header() -> None:
     """Entries without doubt are written as they ever were."""
     sure, in_doubt = (encode_entry(7, [Proposal(PutTopic("orders"))], in_doubt=doubt) for doubt in (False, True))
     assert sure == encode_entry(7, [Proposal(PutTopic("orders"))])
-    assert msgspec.msgpack.decode(sure[4:]) == [7, [[1, "orders", None, None, None]]]
-    assert msgspec.msgpack.decode(in_doubt[4:]) == [7, [[1, "orders", None, None, None]], True]
+    assert msgspec.msgpack.decode(sure[4:]) == [7, [[1, "orders", None, None, None, None]]]
+    assert msgspec.msgpack.decode(in_doubt[4:]) == [7, [[1, "orders", None, None, None, None]], True]
     assert [decode_entry(payload).in_doubt for payload in (sure, in_doubt)] == [False, True]
 
 
@@ -97,7 +99,7 @@ def test_a_header_of_another_form_is_refused(header: object) -> None:
 
 def test_tags_are_fixed_for_ever() -> None:
     tags = [msgspec.msgpack.decode(msgspec.msgpack.encode(command))[0] for command in EVERY_COMMAND]
-    assert tags == [*range(1, 13), 14, 15, 16, 17, 20, 13, 18, 19, *range(21, 31)]
+    assert tags == [*range(1, 13), 14, 15, 16, 17, 20, 13, 18, 19, *range(21, 33)]
 
 
 def test_no_command_is_left_out_here() -> None:

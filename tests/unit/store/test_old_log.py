@@ -56,6 +56,7 @@ def old_command(number: int, draw: Random) -> Proposed | Command:
 def test_an_old_log_replays_to_the_state_that_it_had_then(tmp_path: Path) -> None:
     draw = Random(20)
     replica = Replica(tmp_path / "index", log_range_bytes=512)
+    replica.log.level = 1
     replica.one(PutTopic("orders", 2, 10_000))
     for number in range(600):
         replica.now_ms += draw.choice((0, 1, 100, 3_000, TRANSACTION_RETENTION_MS // 40))

@@ -23,6 +23,7 @@ from keelmq.cli.output import (
     when,
     zone,
 )
+from keelmq.cli.sizes import parse_size, size
 from keelmq.printable import printable
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def _show(answers: "Sequence[Answer]", *, as_json: bool) -> bool:
     return healthy
 
 
-@app.command(epilog="Example:  keelmq cluster settings --reject-transactions")
+@app.command(epilog="Example:  keelmq cluster settings --log-retention-bytes 200G")
 def settings(
     reject_transactions: Annotated[
         bool | None,
@@ -128,23 +129,35 @@ def settings(
             help="Refuse new half transactions, or accept them again. Decisions and checks continue.",
         ),
     ] = None,
+    log_retention_bytes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Bytes of the log behind which messages of all topics are removed: 200G, or bytes; -1: no limit.",
+        ),
+    ] = None,
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:
     """Show the settings of the cluster, or change the given ones."""
+    limit = None if log_retention_bytes is None else -1
+    if log_retention_bytes is not None and log_retention_bytes.strip() != "-1":
+        limit = parse_size(log_retention_bytes, "--log-retention-bytes")
     from keelmq.admin import Admin
 
     async def work(connection: "Connection") -> "ClusterSettings":
         admin = Admin(connection)
-        if reject_transactions is None:
+        if reject_transactions is None and limit is None:
             return await admin.settings()
-        return await admin.put_settings(reject_transactions=reject_transactions)
+        return await admin.put_settings(reject_transactions=reject_transactions, log_retention_bytes=limit)
 
     answer = run(servers, work, as_json=as_json)
     if as_json:
         print_json(answer.document)
     else:
         say(f"new transactions are {'refused' if answer.reject_transactions else 'taken'}")
+        kept = answer.log_retention_bytes
+        say("messages are kept however long the log is" if kept < 0 else f"messages go behind {size(kept)} of log")
 
 
 def _is_healthy(answers: "Sequence[Answer]") -> bool:
