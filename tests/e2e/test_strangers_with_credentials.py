@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from raft.messages import Hello, Proof
+from raft.messages import Build, Hello, Proof
 from raft.peers.handshake import NONCE_BYTES, PROTOCOL, opener_statement
 from raft.peers.secret import prove
+from store.features import FEATURES
 from tests.e2e.closed_cluster import ADMINISTRATOR
 from tests.strangers import http_attempts, peer_attempts
 from tests.strangers.attack import Fortress, attack, fortress
@@ -41,7 +42,8 @@ async def with_a_good_token(attacked: Fortress) -> None:
 async def as_node_2(attacked: Fortress) -> None:
     """Show the certificate of node 2, and prove the secret."""
     peer = await peer_attempts.connect(attacked.cluster.nodes[1], attacked.loot.peers["of node 2"])
-    hello = Hello(CLUSTER, 2, 1, PROTOCOL, "x", "127.0.0.1:1", nonce=bytes(NONCE_BYTES))
+    build = Build("9.1.0", FEATURES.minimum, FEATURES.maximum)
+    hello = Hello(CLUSTER, 2, 1, PROTOCOL, "x", "127.0.0.1:1", nonce=bytes(NONCE_BYTES), build=build)
     challenge = await peer.challenge(hello)
     peer.say(Proof(prove(attacked.loot.secret, opener_statement(hello, challenge))))
     try:
