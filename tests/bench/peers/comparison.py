@@ -43,8 +43,16 @@ class Cell:
     def __init__(self) -> None:
         self.turns: list[Turn] = []
         self.missing = ""
+        """Why there will be no turns."""
+        self.disturbed = ""
+        """Why the last slice that did not count was dropped; a later round may have better luck."""
         self.dropped = 0
         """Slices that did not count, since strangers used too much of the machine or sends failed."""
+
+    @property
+    def reason(self) -> str:
+        """Why there are no turns."""
+        return self.missing or self.disturbed or "not measured"
 
     @property
     def per_second(self) -> float:
@@ -137,7 +145,7 @@ class Comparison:
     def _line(self, row: Row, cell: Cell, variant: Variant) -> list[str]:
         begin = [row.name, variant.title, self.meaning(variant.name)]
         if not cell.turns:
-            return [*begin, f"missing: {cell.missing or 'not measured'}", *[""] * 7]
+            return [*begin, f"missing: {cell.reason}", *[""] * 7]
         ratios = self.ratios(row, variant.name)
         ratio = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})" if ratios else ""
         return [
@@ -173,7 +181,7 @@ class Comparison:
     def _cell_json(self, row: Row, name: str, *, distributions: bool) -> dict[str, Any]:
         cell = self.cells[row, name]
         if not cell.turns:
-            return {"missing": cell.missing or "not measured", "dropped": cell.dropped}
+            return {"missing": cell.reason, "dropped": cell.dropped}
         made: dict[str, Any] = {
             "per_second": round(cell.per_second, 1),
             "rounds": [round(turn.per_second, 1) for turn in cell.turns],

@@ -60,7 +60,7 @@ def chart(title: str, across: str, upward: str, series: Sequence[Series], *, sha
     ]
     for tick in x.ticks:
         parts += [_line(x.pixel(tick), TOP, x.pixel(tick), HEIGHT - BOTTOM)]
-        parts += [_text(x.pixel(tick), HEIGHT - BOTTOM + 18, f"{tick:g}", anchor="middle")]
+        parts += [_text(x.pixel(tick), HEIGHT - BOTTOM + 18, f"{tick:,g}", anchor="middle")]
     for tick in y.ticks:
         parts += [_line(LEFT, y.pixel(tick), WIDTH - RIGHT, y.pixel(tick))]
         parts += [_text(LEFT - 8, y.pixel(tick) + 4, f"{tick:,g}", anchor="end")]

@@ -115,12 +115,11 @@ class Rounds:
         except (LoadError, NodeError, OSError) as error:
             self._report.event(f"  {row.name}, {variant.title}: {error}", "problem")
             cell.dropped += 1
-            self._comparison.give_up(variant.name, str(error), row)
+            cell.disturbed = str(error)
             self._replace(cluster)
 
     def _measure(self, number: int, row: Row, cluster: Cluster, variant: Variant, cell: Cell) -> None:
-        """Measure slices until one counts. Raises LoadError when none does."""
-        why = ""
+        """Measure slices until one counts, or the retries are used up. Raises LoadError, and Missing."""
         for _ in range(1 + self._limits.retries):
             measured = cluster.measure(row, variant.flavour, self._limits.warm_up_s, self._limits.seconds)
             turn = Turn.of(number, measured)
@@ -138,8 +137,8 @@ class Rounds:
                 )
                 return
             cell.dropped += 1
+            cell.disturbed = why
             self._report.event(f"  {row.name}, {variant.title}: dropped, {why}", "problem")
-        self._comparison.give_up(variant.name, why, row)
 
     def _renew(self, row: Row, cluster: Cluster) -> None:
         """Replace a cluster that is full, or not to be measured after its last load."""
