@@ -19,8 +19,8 @@ _NAME_SERVER: Final = """listenPort={port}
 scanNotActiveBrokerInterval={pauses}
 serverChannelMaxIdleTimeSeconds=36000
 """
-_BROKER: Final = """brokerClusterName=bench
-brokerName=bench
+_BROKER: Final = """brokerClusterName=peers
+brokerName=peers0
 brokerIP1={host}
 namesrvAddr={name_server}
 listenPort={port}
