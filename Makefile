@@ -41,6 +41,7 @@ MINUTES ?= 10
 DEMO_ARGS ?=
 LINEAGE_ARGS ?=
 BENCH_ARGS ?=
+PEERS_ARGS ?=
 DIST_ARGS ?=
 BUNDLE_ARGS ?=
 LOCK_ARGS ?=
@@ -51,7 +52,7 @@ SOAK_ARGS ?=
 MONITORING_ARGS ?=
 DEPLOY_TEST_ARGS ?=
 
-.PHONY: help setup check lint test demo lineage sim mutants chaos strangers powerloss fuzz soak monitoring-test deploy-test bench cluster cluster-add cluster-stop lock audit dist bundle format clean
+.PHONY: help setup check lint test demo lineage sim mutants chaos strangers powerloss fuzz soak monitoring-test deploy-test bench bench-peers cluster cluster-add cluster-stop lock audit dist bundle format clean
 
 help: ## list the targets
 	@echo 'KeelMQ: make <target>'
@@ -142,6 +143,9 @@ deploy-test: $(TOOLS) $(DIST) ## hosts as network namespaces, from nothing to a 
 
 bench: $(TOOLS) ## throughput, latency and memory beside the floor of this machine
 	@$(BIN)/python -m tests.bench $(BENCH_ARGS)
+
+bench-peers: $(TOOLS) ## KeelMQ beside NATS, RabbitMQ, Kafka and RocketMQ: PEERS_ARGS='--peers nats,rabbitmq --rounds 3 --seconds 4 --rows one,senders'
+	@$(BIN)/python -m tests.bench.peers $(PEERS_ARGS)
 
 cluster: $(BROKER) ## start three nodes on 127.0.0.1:7081-7083 and return when they are ready
 	@$(BIN)/python -m deploy.local_cluster start

@@ -186,9 +186,9 @@ async def sends(cluster: BenchCluster, seconds: float, bare: floor.Floor, figure
     )
     rate = await load.concurrent_sends(cluster.urls, TOPIC, 1024, seconds)
     figures.add(Figure("concurrent_1k", "64 concurrent sends of 1 KiB", rate, "msg/s", 20_000, ">="))
-    rate = await load.batch_sends(cluster.urls, TOPIC, load.noise(256, 1024), seconds)
+    rate = await load.batch_sends(cluster.urls, TOPIC, load.batches_of(256, 1024), seconds)
     figures.add(Figure("batch_256x1k", "batches of 256 x 1 KiB", rate, "msg/s", 60_000, ">="))
-    rate = await load.batch_sends(cluster.urls, TOPIC, load.noise(1000, 100), seconds)
+    rate = await load.batch_sends(cluster.urls, TOPIC, load.batches_of(1000, 100), seconds)
     figures.add(Figure("batch_1000x100", "batches of 1,000 x 100 B", rate, "msg/s", 400_000, ">="))
 
 
@@ -197,7 +197,7 @@ async def transactions_and_consumption(cluster: BenchCluster, seconds: float, fi
         rate = await load.transactions(cluster.urls, TRANSACTION_TOPIC, 1024, at_once, seconds)
         what = f"transactions, half + commit, {at_once} at once"
         figures.add(Figure(f"transactions_{at_once}", what, rate, "tx/s", 3_000, ">="))
-    rate = await load.produce_and_consume(cluster.urls, CONSUME_TOPIC, load.noise(256, 1024), seconds)
+    rate = await load.produce_and_consume(cluster.urls, CONSUME_TOPIC, load.batches_of(256, 1024), seconds)
     figures.add(Figure("end_to_end", "produced and consumed at once, 1 KiB", rate, "msg/s"))
 
 

@@ -1,11 +1,13 @@
 """Runs a cluster of the tree in the working folder and measures it on demand, for `tests/bench/beside.py`.
 
-It is run by the Python of that tree, which may be an earlier version: it uses no more than `BenchCluster`, `load` and
-the SDK's calls, which every tree since 0.1.0 has. It reads a name of LOADS per line, and prints a line that begins with
-PREFIX and holds a JSON number.
+It is run by the Python of that tree, which may be an earlier version: it uses no more of that tree than `BenchCluster`,
+`floor` and the SDK's calls, which every tree since 0.1.0 has. The loads are those beside this file, so that both trees
+are sent the same bodies. It reads a name of LOADS per line, and prints a line that begins with PREFIX and holds a JSON
+number.
 """
 
 import asyncio
+import importlib.util
 import json
 import signal
 import sys
@@ -17,6 +19,21 @@ from typing import Any, Final
 sys.path[0] = str(Path.cwd())  # not the folder of this file: the tree to be measured
 
 import aiohttp  # noqa: E402
+
+
+def _share(module: str) -> None:
+    """Import a module of the benchmark from beside this file, instead of the one of the tree to be measured."""
+    name = f"tests.bench.{module}"
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{module}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[name])
+
+
+for _shared in ("bodies", "load"):
+    _share(_shared)
+
 
 from tests.bench import load  # noqa: E402
 from tests.bench.cluster import BenchCluster  # noqa: E402
@@ -38,11 +55,11 @@ async def _concurrent(urls: Sequence[str], seconds: float) -> float:
 
 
 async def _batches(urls: Sequence[str], seconds: float) -> float:
-    return await load.batch_sends(urls, "sends", load.noise(256, 1024), seconds)
+    return await load.batch_sends(urls, "sends", load.batches_of(256, 1024), seconds)
 
 
 async def _small_batches(urls: Sequence[str], seconds: float) -> float:
-    return await load.batch_sends(urls, "sends", load.noise(1000, 100), seconds)
+    return await load.batch_sends(urls, "sends", load.batches_of(1000, 100), seconds)
 
 
 async def _transactions(urls: Sequence[str], seconds: float) -> float:
@@ -50,7 +67,7 @@ async def _transactions(urls: Sequence[str], seconds: float) -> float:
 
 
 async def _end_to_end(urls: Sequence[str], seconds: float) -> float:
-    return await load.produce_and_consume(urls, "consumed", load.noise(256, 1024), seconds)
+    return await load.produce_and_consume(urls, "consumed", load.batches_of(256, 1024), seconds)
 
 
 LOADS: Final[dict[str, Load]] = {

@@ -56,7 +56,7 @@ async def _end_to_end(cluster: BenchCluster, connection: keelmq.Connection, memb
     topic = f"bench-group-{secrets.token_hex(4)}"
     admin = keelmq.Admin(connection)
     await admin.put_topic(topic, queues=QUEUES)
-    batch = load.noise(BATCH, BODY_BYTES)
+    make_batch = load.batches_of(BATCH, BODY_BYTES)
     processes = min(members, PROCESSES_MAX)
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(processes):
@@ -71,7 +71,7 @@ async def _end_to_end(cluster: BenchCluster, connection: keelmq.Connection, memb
         async def work() -> None:
             nonlocal sent
             while loop.time() < begin_s + seconds:
-                result = await producer.send_batch(topic, batch)
+                result = await producer.send_batch(topic, make_batch())
                 sent += result.count  # not in one statement: other tasks add meanwhile
 
         await asyncio.gather(*(work() for _ in range(PRODUCERS)))

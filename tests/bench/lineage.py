@@ -26,6 +26,7 @@ import keelmq
 import keelmq_spark
 from deploy.reporting.report import Report
 from keelmq_spark.java import use_java
+from tests.bench import load
 from tests.bench.cluster import BenchCluster
 from tests.bench.figures import Figure, Figures
 from tests.bench.tuple_source import TupleDataSource
@@ -79,12 +80,12 @@ async def fill(urls: Sequence[str], messages: int) -> None:
 async def trickle(urls: Sequence[str], seconds: float) -> None:
     """Send LAG_RATE messages a second."""
     loop = asyncio.get_running_loop()
-    bodies = [os.urandom(BODY_BYTES)] * LAG_BATCH
+    make_batch = load.batches_of(LAG_BATCH, BODY_BYTES)
     async with keelmq.Producer(urls) as producer, asyncio.TaskGroup() as tasks:
         begin_s = loop.time()
         for number in range(int(seconds * LAG_RATE / LAG_BATCH)):
             await asyncio.sleep(begin_s + number * LAG_BATCH / LAG_RATE - loop.time())
-            tasks.create_task(producer.send_batch(TOPIC, bodies))
+            tasks.create_task(producer.send_batch(TOPIC, make_batch()))
 
 
 def start_spark(cores: int) -> SparkSession:

@@ -1,13 +1,13 @@
 """The loads of the benchmark: an application's calls of the SDK for a fixed time. Rates count acknowledged messages."""
 
 import asyncio
-import os
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import keelmq
+from tests.bench.bodies import Bodies
 from tests.bench.floor import Quantiles, quantiles
 
 SEQUENTIAL_SENDS: Final = 2000
@@ -20,6 +20,8 @@ SEND_TIMEOUT_MS: Final = 30_000
 
 Step = Callable[[], Awaitable[int]]
 """One unit of work; returns how many messages (or transactions) it got acknowledged."""
+MakeBatch = Callable[[], Sequence[bytes]]
+"""Makes the bodies of one batch."""
 
 
 async def per_second(step: Step, workers: int, warm_up_s: float, seconds: float) -> float:
@@ -44,10 +46,11 @@ async def per_second(step: Step, workers: int, warm_up_s: float, seconds: float)
 
 async def sequential_sends(urls: Sequence[str], topic: str, size: int) -> Quantiles:
     """Send one message after the other, each awaited, and return the quantiles of a single caller's wait."""
-    body = os.urandom(size)
+    bodies = Bodies(size)
     taken_s = []
     async with keelmq.Producer(urls, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
         for _ in range(WARM_UP_SENDS + SEQUENTIAL_SENDS):
+            body = bodies.next()
             started = time.perf_counter()
             await producer.send(topic, body)
             taken_s.append(time.perf_counter() - started)
@@ -56,35 +59,36 @@ async def sequential_sends(urls: Sequence[str], topic: str, size: int) -> Quanti
 
 async def concurrent_sends(urls: Sequence[str], topic: str, size: int, seconds: float) -> float:
     """Run 64 callers that each await their send; the SDK batches the sends by itself."""
-    body = os.urandom(size)
+    bodies = Bodies(size)
     async with keelmq.Producer(urls, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
 
         async def step() -> int:
-            await producer.send(topic, body)
+            await producer.send(topic, bodies.next())
             return 1
 
         return await per_second(step, SENDERS, seconds / 5, seconds)
 
 
-def noise(count: int, size: int) -> list[bytes]:
-    """Return messages that nothing can compress."""
-    return [os.urandom(size) for _ in range(count)]
+def batches_of(count: int, size: int) -> MakeBatch:
+    """Return what makes batches of new bodies."""
+    bodies = Bodies(size)
+    return lambda: bodies.batch(count)
 
 
 async def batch_sends(
-    urls: Sequence[str], topic: str, batch: Sequence[bytes], seconds: float, *, compress: bool = True
+    urls: Sequence[str], topic: str, make_batch: MakeBatch, seconds: float, *, compress: bool = True
 ) -> float:
     async with keelmq.Producer(urls, send_timeout_ms=SEND_TIMEOUT_MS, compress=compress) as producer:
 
         async def step() -> int:
-            return (await producer.send_batch(topic, batch)).count
+            return (await producer.send_batch(topic, make_batch())).count
 
         return await per_second(step, BATCH_SENDERS, seconds / 5, seconds)
 
 
 async def transactions(urls: Sequence[str], topic: str, size: int, at_once: int, seconds: float) -> float:
     """Run transactions: half message, an empty local transaction, commit."""
-    message = keelmq.Message(topic=topic, body=os.urandom(size))
+    bodies = Bodies(size)
 
     async def nothing(transaction: keelmq.Transaction) -> None:
         """The local transaction; it is empty, since the time of a database is not measured."""
@@ -95,6 +99,7 @@ async def transactions(urls: Sequence[str], topic: str, size: int, at_once: int,
     async with keelmq.TransactionProducer(urls, "bench", check=check, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
 
         async def step() -> int:
+            message = keelmq.Message(topic=topic, body=bodies.next())
             result = await producer.execute(message, nothing)
             return 1 if result.outcome is keelmq.Outcome.COMMITTED else 0
 
@@ -102,7 +107,7 @@ async def transactions(urls: Sequence[str], topic: str, size: int, at_once: int,
 
 
 async def produce_and_consume(
-    urls: Sequence[str], topic: str, batch: Sequence[bytes], seconds: float, *, compress: bool = True
+    urls: Sequence[str], topic: str, make_batch: MakeBatch, seconds: float, *, compress: bool = True
 ) -> float:
     """Send batches while a consumer group takes them; return the messages its handler got per second, up to the last.
 
@@ -132,7 +137,7 @@ async def produce_and_consume(
         async def work() -> None:
             nonlocal sent
             while loop.time() < end_s:
-                result = await producer.send_batch(topic, batch)
+                result = await producer.send_batch(topic, make_batch())
                 sent += result.count  # not in one statement: other tasks add meanwhile
 
         async with asyncio.TaskGroup() as tasks:
@@ -147,12 +152,12 @@ async def produce_and_consume(
 
 async def fill(urls: Sequence[str], topic: str, enough: Callable[[], bool]) -> None:
     """Send batches of 1,024 x 1 KiB until `enough`."""
-    batch = [os.urandom(1024) for _ in range(1024)]
+    make_batch = batches_of(1024, 1024)
     async with keelmq.Producer(urls, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
 
         async def work() -> None:
             while not enough():
-                await producer.send_batch(topic, batch)
+                await producer.send_batch(topic, make_batch())
 
         async with asyncio.TaskGroup() as tasks:
             for _ in range(BATCH_SENDERS):

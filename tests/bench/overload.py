@@ -8,7 +8,6 @@ not taken from the nodes, as it would not be on separate machines.
 
 import asyncio
 import contextlib
-import os
 import statistics
 from collections import Counter
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from typing import Final, NamedTuple
 import keelmq
 from deploy.local_nodes import free_ports, wait_ready
 from tests.bench import cores, load
+from tests.bench.bodies import Bodies
 from tests.bench.cluster import BenchCluster
 from tests.bench.figures import Figure, Figures
 from tests.far_link import FarLink
@@ -86,7 +86,7 @@ async def _measure(urls: Sequence[str], name: str, seconds: float, figures: Figu
         admin = keelmq.Admin(connection)
         for topic in TOPICS:
             await admin.put_topic(topic, queues=4)
-        small, large = os.urandom(BODY_BYTES), os.urandom(SEND_BODY_BYTES)
+        small, large = Bodies(BODY_BYTES), Bodies(SEND_BODY_BYTES)
         if name == "far":
             paced = await _offer(urls, admin, "overload-paced", small, BATCH, PACED_BATCHES_PER_S, PACED_S)
             _tell(
@@ -97,15 +97,15 @@ async def _measure(urls: Sequence[str], name: str, seconds: float, figures: Figu
                 paced,
                 PACED_BATCHES_PER_S * BATCH,
             )
-        for kind, count, body in (("batches", BATCH, small), ("sends", 1, large)):
+        for kind, count, bodies in (("batches", BATCH, small), ("sends", 1, large)):
             figures.step(f"{kind} {where}: the capacity")
-            capacities = [await _capacity(urls, body, count, seconds / 2)]
+            capacities = [await _capacity(urls, bodies, count, seconds / 2)]
             rounds = []
             for number in range(1, ROUNDS + 1):
                 figures.step(f"{kind} {where}: round {number} of {ROUNDS}, twice the capacity offered")
                 per_s = 2 * capacities[-1] / count
-                rounds.append(await _offer(urls, admin, f"overload-{kind}", body, count, per_s, seconds + WARM_UP_S))
-                capacities.append(await _capacity(urls, body, count, seconds / 2))
+                rounds.append(await _offer(urls, admin, f"overload-{kind}", bodies, count, per_s, seconds + WARM_UP_S))
+                capacities.append(await _capacity(urls, bodies, count, seconds / 2))
             capacity = statistics.median(capacities)
             figures.add(Figure(f"{name}_{kind}_capacity", f"{kind} {where}: the capacity", capacity, "msg/s"))
             _tell(figures, name, kind, f"{kind} {where}, twice that offered", _median(rounds), capacity)
@@ -152,26 +152,24 @@ def _tell(figures: Figures, name: str, kind: str, text: str, offered: Offered, r
         figures.add(Figure(f"{key}_{error}", f"… told {error}", count, "msg"))
 
 
-async def _capacity(urls: Sequence[str], body: bytes, count: int, seconds: float) -> float:
-    batch = [body] * count
+async def _capacity(urls: Sequence[str], bodies: Bodies, count: int, seconds: float) -> float:
     async with keelmq.Producer(urls, send_timeout_ms=load.SEND_TIMEOUT_MS, compress=False) as producer:
 
         async def step() -> int:
             if count == 1:
-                await producer.send(TOPICS[0], body)
+                await producer.send(TOPICS[0], bodies.next())
             else:
-                await producer.send_batch(TOPICS[0], batch)
+                await producer.send_batch(TOPICS[0], bodies.batch(count))
             return count
 
         return await load.per_second(step, CALLERS, seconds / 4, seconds)
 
 
 async def _offer(
-    urls: Sequence[str], admin: keelmq.Admin, topic: str, body: bytes, count: int, per_s: float, seconds: float
+    urls: Sequence[str], admin: keelmq.Admin, topic: str, bodies: Bodies, count: int, per_s: float, seconds: float
 ) -> Offered:
     """Offer `per_s` batches of `count` (or single messages) a second, in steps of 10 ms."""
     loop = asyncio.get_running_loop()
-    batch = [body] * count
     acknowledged = unknown = refused = in_time = offered = 0
     errors: Counter[str] = Counter()
 
@@ -179,9 +177,9 @@ async def _offer(
         nonlocal acknowledged, unknown, refused, in_time
         try:
             if count == 1:
-                await producer.send(topic, body)
+                await producer.send(topic, bodies.next())
             else:
-                await producer.send_batch(topic, batch)
+                await producer.send_batch(topic, bodies.batch(count))
         except keelmq.KeelMQError as error:
             errors[f"{type(error).__name__}.{error.code}"] += count
             if error.outcome_unknown:
@@ -193,7 +191,7 @@ async def _offer(
             in_time += count if warm_s <= loop.time() < end_s else 0
 
     async with keelmq.Producer(urls, send_timeout_ms=SEND_TIMEOUT_MS, compress=False) as producer:
-        await producer.send(topic, body)  # finds the leader
+        await producer.send(topic, bodies.next())  # finds the leader
         before = await _stored(admin, topic)
         tasks: set[asyncio.Task[None]] = set()
         begin_s = loop.time()

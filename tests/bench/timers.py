@@ -16,6 +16,7 @@ from keelmq import wire
 from keelmq.blocks.batch import BatchIds, encode_messages
 from keelmq.consuming.group_session import first_offset, pull
 from tests.bench import load
+from tests.bench.bodies import Bodies
 from tests.bench.cluster import BenchCluster
 from tests.bench.figures import Figure, Figures
 from tests.bench.floor import Quantiles, quantiles
@@ -74,7 +75,7 @@ async def measure(cluster: BenchCluster, count: int, flood: int, seconds: float,
 async def _produce_rates(cluster: BenchCluster, seconds: float, figures: Figures, key: str, what: str) -> None:
     rate = await load.concurrent_sends(cluster.urls, PLAIN_TOPIC, 1024, seconds)
     figures.add(Figure(f"timers_concurrent_{key}", f"64 concurrent sends of 1 KiB, {what}", rate, "msg/s"))
-    rate = await load.batch_sends(cluster.urls, PLAIN_TOPIC, load.noise(256, 1024), seconds)
+    rate = await load.batch_sends(cluster.urls, PLAIN_TOPIC, load.batches_of(256, 1024), seconds)
     figures.add(Figure(f"timers_batch_{key}", f"batches of 256 x 1 KiB, {what}", rate, "msg/s"))
 
 
@@ -159,11 +160,12 @@ async def _reached(timestamp_ms: int) -> bool:
 
 async def _sends_until(cluster: BenchCluster, done: Callable[[], Awaitable[bool]]) -> Quantiles:
     """Send single messages, one after the other, until `done`; return the quantiles of their times."""
-    body = os.urandom(1024)
+    bodies = Bodies(1024)
     taken_s: list[float] = []
     async with keelmq.Producer(cluster.urls, send_timeout_ms=load.SEND_TIMEOUT_MS) as producer:
         ask_at_s = 0.0
         while True:
+            body = bodies.next()
             started_s = time.perf_counter()
             await producer.send(PLAIN_TOPIC, body)
             ended_s = time.perf_counter()
