@@ -1,4 +1,4 @@
-"""Which messages their topic need not keep any longer: by their age, by the bytes of the topic, and by the bytes of the
+"""The messages that their topic need not keep any longer: by their age, by the bytes of the topic, and by the bytes of the
 log.
 
 - **Age:** a message goes when its topic's `retention_ms` is over.

@@ -1,4 +1,4 @@
-"""What was measured, by row and variant: turns, what is missing and why, and how KeelMQ compares."""
+"""The measurements, by row and variant: turns, what is missing and why, and how KeelMQ compares."""
 
 import math
 import statistics

@@ -91,8 +91,6 @@ class Cache:
         self, command: Sequence[str | Path], environment: Mapping[str, str] | None = None, directory: Path | None = None
     ) -> None:
         program = str(command[0])
-        if shutil.which(program) is None:
-            raise FetchError(f"{program} is not installed")
         try:
             done = subprocess.run(
                 [str(word) for word in command],
@@ -104,6 +102,8 @@ class Cache:
                 text=True,
                 timeout=COMMAND_TIMEOUT_S,
             )
+        except FileNotFoundError as error:
+            raise FetchError(f"{program} is not installed") from error
         except subprocess.TimeoutExpired as error:
             raise FetchError(f"{program} took more than {COMMAND_TIMEOUT_S:.0f} s") from error
         if done.returncode:

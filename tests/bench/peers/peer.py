@@ -1,4 +1,4 @@
-"""What the comparison knows of a peer: a cluster of three on loopback, its load generator, and its variants."""
+"""A peer, as the comparison knows it: a cluster of three on loopback, its load generator, and its variants."""
 
 import contextlib
 import socket

@@ -40,7 +40,7 @@ haHousekeepingInterval={pauses}
 
 
 class RocketCluster(Cluster):
-    """What both have in common. Subclasses say how a node's role is configured."""
+    """The common part of both. Subclasses say how a node's role is configured."""
 
     preheat_s: ClassVar[float] = 30.0
 

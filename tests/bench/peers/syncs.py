@@ -1,7 +1,6 @@
-"""What an acknowledgement means: strace counts the syncs of each node while one sender waits for each message."""
+"""The meaning of an acknowledgement: strace counts the syncs of each node while one sender waits for each message."""
 
 import contextlib
-import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -44,10 +43,11 @@ class Syncs(NamedTuple):
 
 def measure(cluster: Cluster, flavour: str, seconds: float) -> Syncs:
     """Count the syncs of a running cluster. Raises SyncError, and LoadError when the load fails."""
-    if shutil.which("strace") is None:
-        raise SyncError("strace is not installed")
-    with traced(cluster) as files:
-        result = cluster.measure(ROW, flavour, 0.0, seconds).result
+    try:
+        with traced(cluster) as files:
+            result = cluster.measure(ROW, flavour, 0.0, seconds).result
+    except FileNotFoundError as error:
+        raise SyncError("strace is not installed") from error
     if not result.all_messages:
         raise SyncError("no message was acknowledged under strace")
     counts = sorted((calls_of(file.read_text()) / result.all_messages for file in files), reverse=True)

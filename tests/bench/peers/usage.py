@@ -1,4 +1,4 @@
-"""Who used the processor in one slice: the peer's servers, its client, this benchmark, and strangers."""
+"""The users of the processor in one slice: the peer's servers, its client, this benchmark, and strangers."""
 
 import time
 from collections.abc import Callable
@@ -32,7 +32,7 @@ class MachineTime(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """What was used since the start, or between two samples, in seconds of processor time."""
+    """The time used since the start, or between two samples, in seconds of processor time."""
 
     at_s: float
     servers_s: float

@@ -168,7 +168,7 @@ def removes_segments_before_their_base(log: CommitLog, index: int) -> LogBase:
 
 
 def removes_the_youngest_queue_first(rules: RetentionRules, topic: Topic, limit: int) -> list[int]:
-    """Of a topic with too many bytes the messages of the queue go whose first message is the youngest."""
+    """The messages of the queue whose first message is the youngest go from a topic with too many bytes."""
     return _oldest_queues(rules, topic, 1 << 16)[::-1][:1]
 
 

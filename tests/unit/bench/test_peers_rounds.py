@@ -1,4 +1,4 @@
-"""Which slices of the comparison count, what is repeated, and what becomes of brokers that fail."""
+"""Rules of the comparison: the slices that count, the ones repeated, and the end of brokers that fail."""
 
 import io
 from collections.abc import Callable
