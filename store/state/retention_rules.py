@@ -1,5 +1,5 @@
-"""The messages that their topic need not keep any longer: by their age, by the bytes of the topic, and by the bytes of the
-log.
+"""The messages that their topic need not keep any longer: by their age, by the bytes of the topic, and by the bytes
+of the log.
 
 - **Age:** a message goes when its topic's `retention_ms` is over.
 - **Bytes of the topic:** the oldest messages of a topic go, whichever queue they are in, as long as `retention_bytes`
