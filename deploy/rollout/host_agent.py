@@ -5,6 +5,8 @@ The first line of standard input is the request; what follows is the content of 
 running process itself says what runs (`/proc`), and no file that could be wrong does.
 """
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -13,8 +15,9 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,6 +29,12 @@ MARK = ".keelmq-deploy"
 """File that says that the tool made the directory which it is in."""
 DRAINED = "drained"
 """File that says that the node was stopped on purpose, and is not to be started until `undrain`."""
+RESTORE_NOTE = "restore.json"
+"""File that says of which backup, and as part of which restore, the data is made; `finished` when all nodes have it."""
+BACKUP = "restore.backup"
+SET_ASIDE = "data.old"
+UNFINISHED = "unfinished"
+"""File of keelmqd in a data directory whose restore or recovery is under way."""
 
 
 class AgentError(Exception):
@@ -49,6 +58,29 @@ def running(root: Path) -> tuple[int, list[str]] | None:
     return None
 
 
+@contextlib.contextmanager
+def alone(root: Path) -> Iterator[None]:
+    """Keep other calls for the same root out within the block: also that of a tool that was killed, which goes on here.
+    Waits for their end. A root that does not exist is nobody's.
+    """
+    while root.is_dir():
+        handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            if not root.is_dir() or not os.path.samestat(os.fstat(handle), root.stat()):
+                continue  # it was removed meanwhile
+            yield
+            return
+        finally:
+            os.close(handle)
+    yield
+
+
+def is_new(path: Path, name: str) -> bool:
+    """Return whether `put` was killed while it stored a file of this name there."""
+    return path.name.startswith(f"{name}.") and path.name.endswith(".new")
+
+
 def is_ours(root: Path, owner: str) -> bool:
     """Return whether the tool made the directory for this node of this cluster, or may make it: it is missing or
     empty. `owner` is what the mark says.
@@ -56,7 +88,7 @@ def is_ours(root: Path, owner: str) -> bool:
     mark = root / MARK
     if mark.exists():
         return mark.read_text() == owner
-    return not root.exists() or all(path.name == f"{MARK}.new" for path in root.iterdir())
+    return not root.exists() or all(is_new(path, MARK) for path in root.iterdir())
 
 
 def require_ours(root: Path, owner: str) -> None:
@@ -83,11 +115,13 @@ def facts(root: Path, program: str, owner: str) -> dict[str, Any]:
         "free_bytes": shutil.disk_usage(existing).free,
         "writable": os.access(existing, os.W_OK | os.X_OK) and existing.is_dir(),
         "program": wanted if wanted and os.access(wanted, os.X_OK) else "",
-        "has_data": (root / "data").is_dir() and any((root / "data").iterdir()),
+        "has_data": has_data(root),
         "has_root": root.exists(),
         "is_ours": is_ours(root, owner),
         "has_previous": (root / "previous").is_symlink(),
         "is_drained": (root / DRAINED).exists(),
+        "restore": restore_note(root),
+        "is_restored": is_restored(root),
         "pid": found[0] if found else 0,
         "command": found[1] if found else [],
     }
@@ -154,19 +188,24 @@ def reach(targets: list[list[Any]]) -> dict[str, Any]:
 def put(path: Path, sha256: str, mode: int) -> dict[str, Any]:
     """Store standard input as the file, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    new = path.with_name(path.name + ".new")
-    new.unlink(missing_ok=True)
+    for left in path.parent.glob(f"{path.name}.*.new"):
+        with contextlib.suppress(OSError), left.open("rb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody writes it any more
+            left.unlink()
+    handle, new = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".new", dir=path.parent)
     digest = hashlib.sha256()
-    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
+    with open(handle, "wb") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        os.fchmod(handle, mode)
         while block := sys.stdin.buffer.read(1 << 20):
             digest.update(block)
             stream.write(block)
         stream.flush()
-        os.fsync(stream.fileno())
-    if digest.hexdigest() != sha256:
-        new.unlink()
-        raise AgentError(f"{path}: the file did not arrive whole")
-    new.rename(path)
+        os.fsync(handle)
+        if digest.hexdigest() != sha256:
+            os.unlink(new)
+            raise AgentError(f"{path}: the file did not arrive whole")
+        os.rename(new, path)
     return {}
 
 
@@ -291,14 +330,104 @@ def hang_up(root: Path, owner: str) -> dict[str, Any]:
 
 def digest(path: Path) -> dict[str, Any]:
     """Return the SHA-256 of the file, empty without one."""
-    return {"sha256": hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""}
+    if not path.is_file():
+        return {"sha256": ""}
+    with path.open("rb") as stream:
+        return {"sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
+
+
+def restore_note(root: Path) -> dict[str, Any]:
+    """Return what was noted of a restore here, empty without one."""
+    try:
+        found: dict[str, Any] = json.loads((root / RESTORE_NOTE).read_text())
+    except FileNotFoundError:
+        return {}
+    return found
+
+
+def is_restored(root: Path) -> bool:
+    """Return whether the data is what keelmqd made of the backup that is noted: it writes the identity after
+    `unfinished`, and nothing else writes there between the note and the end of the restore.
+    """
+    data = root / "data"
+    return bool(restore_note(root)) and (data / "identity").exists() and not (data / UNFINISHED).exists()
+
+
+def note_restore(root: Path, owner: str, note: dict[str, Any]) -> dict[str, Any]:
+    """Note the restore, before its first write and after its last; durable on return. Its backup goes with the last."""
+    require_ours(root, owner)
+    old = restore_note(root)
+    if old.get("restore_id") != note["restore_id"]:
+        _require_stopped(root)
+        if has_data(root):
+            raise AgentError(f"{root}/data is not empty")
+    new = root / f"{RESTORE_NOTE}.new"
+    with new.open("w") as stream:
+        stream.write(json.dumps(note) + "\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+    new.rename(root / RESTORE_NOTE)
+    if note["finished"]:
+        (root / BACKUP).unlink(missing_ok=True)
+    return {}
+
+
+def restore(root: Path, owner: str, program: str, arguments: list[str]) -> dict[str, Any]:
+    """Have keelmqd make the data of the backup that was brought, unless it has; return what it said."""
+    require_ours(root, owner)
+    if is_restored(root):
+        return {"said": ""}
+    _require_stopped(root)
+    return {"said": _offline(program, "restore", "--backup", f"{root / BACKUP}", *_data(root), *arguments)}
+
+
+def recover(root: Path, owner: str, program: str, arguments: list[str]) -> dict[str, Any]:
+    """Have keelmqd say what the stopped node knows and, with its flag among the arguments, recover it."""
+    require_ours(root, owner)
+    _require_stopped(root)
+    return {"said": _offline(program, "recover", *_data(root), *arguments)}
+
+
+def set_aside(root: Path, owner: str) -> dict[str, Any]:
+    """Rename the data of a stopped node to `data.old`, in place of what was set aside before."""
+    require_ours(root, owner)
+    _require_stopped(root)
+    data, old = root / "data", root / SET_ASIDE
+    if has_data(root):
+        if os.path.ismount(data) or data.is_symlink():
+            raise AgentError(f"{data} is a mount point or a link and cannot be renamed: empty it by hand")
+        if old.exists():
+            shutil.rmtree(old)
+        data.rename(old)
+    return {}
+
+
+def has_data(root: Path) -> bool:
+    return (root / "data").is_dir() and any((root / "data").iterdir())
+
+
+def _data(root: Path) -> list[str]:
+    return ["--data-dir", str(root / "data")]
+
+
+def _require_stopped(root: Path) -> None:
+    if running(root) is not None:
+        raise AgentError("the node still runs")
+
+
+def _offline(program: str, *arguments: str) -> str:
+    """Return what a command of keelmqd printed. Raises AgentError with its message when it fails."""
+    command = [program, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=own_environment(), umask=0o077)  # noqa: S603
+    if done.returncode != 0:
+        raise AgentError((done.stderr.strip() or f"{program} ended with {done.returncode}")[-2000:])
+    return done.stdout
 
 
 def destroy(root: Path, owner: str) -> dict[str, Any]:
     """Remove everything below `root`, the mark last, so that a repetition finds it."""
     require_ours(root, owner)
-    if running(root) is not None:
-        raise AgentError("the node still runs")
+    _require_stopped(root)
     if not root.exists():
         return {}
     for path in sorted(root.iterdir(), key=lambda path: path.name == MARK):
@@ -326,8 +455,17 @@ ACTIONS: dict[str, Callable[..., dict[str, Any]]] = {
     "reach": reach,
     "version": version,
     "digest": digest,
+    "note_restore": note_restore,
+    "restore": restore,
+    "recover": recover,
+    "set_aside": set_aside,
     "destroy": destroy,
 }
+ALONE = (
+    *("start", "install", "rollback", "drain", "destroy"),
+    *("note_restore", "restore", "recover", "set_aside"),
+)
+"""Actions that change the root, and must not do so twice at a time."""
 PATHS = ("root", "path", "archive")
 
 
@@ -335,7 +473,9 @@ def main() -> None:
     try:
         request = json.loads(sys.stdin.buffer.readline())
         arguments = {name: Path(value) if name in PATHS else value for name, value in request["arguments"].items()}
-        answer = ACTIONS[request["action"]](**arguments)
+        action = request["action"]
+        with alone(arguments["root"]) if action in ALONE else contextlib.nullcontext():
+            answer = ACTIONS[action](**arguments)
     except (AgentError, OSError, ValueError) as error:
         answer = {"error": str(error) or repr(error)}
     print(json.dumps(answer))
