@@ -122,6 +122,18 @@ def voters_of(views: Sequence[View]) -> list[View]:
     return [view for view in views if found is None or found.get(view.node.id) == "voter"]
 
 
+def leads_majority(views: Sequence[View]) -> bool:
+    """Return whether somebody leads, and a majority of the voters that it names is ready and follows it."""
+    leader_id, found = leader_of(views), memberships(views) or {}
+    voters = {node_id for node_id, membership in found.items() if membership == "voter"}
+    followers = {
+        view.node.id
+        for view in views
+        if view.reason is None and view.status is not None and view.status["leader_id"] == leader_id
+    }
+    return len(voters & followers) > len(voters) // 2
+
+
 def why_not_whole(views: Sequence[View]) -> str | None:
     """Return why not every node is a healthy member with the same state, or None."""
     return _why_not(views, views)

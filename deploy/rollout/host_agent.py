@@ -1,13 +1,11 @@
 """What happens on a host: one request in, one answer out, both JSON. Its source is sent with each call, so the host
-needs nothing but Python >= 3.11.4; it imports nothing of this project.
+needs nothing but Python >= 3.11.4; of this project it imports host_root.py alone, which is sent too.
 
 The first line of standard input is the request; what follows is the content of a file. Everything may be repeated. The
 running process itself says what runs (`/proc`), and no file that could be wrong does.
 """
 
 import contextlib
-import fcntl
-import hashlib
 import json
 import os
 import shutil
@@ -15,18 +13,29 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from deploy.rollout.host_root import (
+    MARK,
+    AgentError,
+    alone,
+    digest,
+    has_data,
+    is_ours,
+    own_environment,
+    put,
+    require_ours,
+    require_stopped,
+    running,
+)
+
 POLL_S = 0.05
 CONNECT_TIMEOUT_S = 3.0
 LOG_BYTES_MAX = 1 << 20
-MARK = ".keelmq-deploy"
-"""File that says that the tool made the directory which it is in."""
 DRAINED = "drained"
 """File that says that the node was stopped on purpose, and is not to be started until `undrain`."""
 RESTORE_NOTE = "restore.json"
@@ -35,72 +44,6 @@ BACKUP = "restore.backup"
 SET_ASIDE = "data.old"
 UNFINISHED = "unfinished"
 """File of keelmqd in a data directory whose restore or recovery is under way."""
-
-
-class AgentError(Exception):
-    """The request cannot be carried out; the text says why."""
-
-
-def running(root: Path) -> tuple[int, list[str]] | None:
-    """Return process id and command line of the node whose configuration is below `root`, whoever started it."""
-    begin = os.fsencode(root / "etc" / "keelmqd-")
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            if entry.stat().st_uid != os.geteuid():
-                continue  # anybody may have any command line
-            parts = (entry / "cmdline").read_bytes().split(b"\0")[:-1]
-        except OSError:
-            continue  # it has ended
-        if len(parts) >= 2 and parts[-2] == b"--config" and parts[-1].startswith(begin):
-            return int(entry.name), [os.fsdecode(part) for part in parts]
-    return None
-
-
-@contextlib.contextmanager
-def alone(root: Path) -> Iterator[None]:
-    """Keep other calls for the same root out within the block: also that of a tool that was killed, which goes on here.
-    Waits for their end. A root that does not exist is nobody's.
-    """
-    while root.is_dir():
-        handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            if not root.is_dir() or not os.path.samestat(os.fstat(handle), root.stat()):
-                continue  # it was removed meanwhile
-            yield
-            return
-        finally:
-            os.close(handle)
-    yield
-
-
-def is_new(path: Path, name: str) -> bool:
-    """Return whether `put` was killed while it stored a file of this name there."""
-    return path.name.startswith(f"{name}.") and path.name.endswith(".new")
-
-
-def is_ours(root: Path, owner: str) -> bool:
-    """Return whether the tool made the directory for this node of this cluster, or may make it: it is missing or
-    empty. `owner` is what the mark says.
-    """
-    mark = root / MARK
-    if mark.exists():
-        return mark.read_text() == owner
-    return not root.exists() or all(is_new(path, MARK) for path in root.iterdir())
-
-
-def require_ours(root: Path, owner: str) -> None:
-    """Raise AgentError when something else, or another node's data, is in the directory."""
-    if not is_ours(root, owner):
-        raise AgentError(f"{root} is not marked as that of {owner.strip()}: nothing was changed")
-
-
-def own_environment() -> dict[str, str]:
-    """Return the environment of a node: without what is meant for this program, or would be options of keelmqd."""
-    foreign = ("KEELMQ_", "PYTHON", "NOTIFY_SOCKET", "WATCHDOG_")
-    return {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
 
 
 def facts(root: Path, program: str, owner: str) -> dict[str, Any]:
@@ -183,30 +126,6 @@ def reach(targets: list[list[Any]]) -> dict[str, Any]:
     with ThreadPoolExecutor(max(1, len(targets))) as pool:
         reasons = list(pool.map(attempt, targets))
     return {"refused": [[*target, reason] for target, reason in zip(targets, reasons, strict=True) if reason]}
-
-
-def put(path: Path, sha256: str, mode: int) -> dict[str, Any]:
-    """Store standard input as the file, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for left in path.parent.glob(f"{path.name}.*.new"):
-        with contextlib.suppress(OSError), left.open("rb") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody writes it any more
-            left.unlink()
-    handle, new = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".new", dir=path.parent)
-    digest = hashlib.sha256()
-    with open(handle, "wb") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        os.fchmod(handle, mode)
-        while block := sys.stdin.buffer.read(1 << 20):
-            digest.update(block)
-            stream.write(block)
-        stream.flush()
-        os.fsync(handle)
-        if digest.hexdigest() != sha256:
-            os.unlink(new)
-            raise AgentError(f"{path}: the file did not arrive whole")
-        os.rename(new, path)
-    return {}
 
 
 def check(program: str, config: str) -> dict[str, Any]:
@@ -328,14 +247,6 @@ def hang_up(root: Path, owner: str) -> dict[str, Any]:
     return {}
 
 
-def digest(path: Path) -> dict[str, Any]:
-    """Return the SHA-256 of the file, empty without one."""
-    if not path.is_file():
-        return {"sha256": ""}
-    with path.open("rb") as stream:
-        return {"sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
-
-
 def restore_note(root: Path) -> dict[str, Any]:
     """Return what was noted of a restore here, empty without one."""
     try:
@@ -358,7 +269,7 @@ def note_restore(root: Path, owner: str, note: dict[str, Any]) -> dict[str, Any]
     require_ours(root, owner)
     old = restore_note(root)
     if old.get("restore_id") != note["restore_id"]:
-        _require_stopped(root)
+        require_stopped(root)
         if has_data(root):
             raise AgentError(f"{root}/data is not empty")
     new = root / f"{RESTORE_NOTE}.new"
@@ -377,21 +288,21 @@ def restore(root: Path, owner: str, program: str, arguments: list[str]) -> dict[
     require_ours(root, owner)
     if is_restored(root):
         return {"said": ""}
-    _require_stopped(root)
+    require_stopped(root)
     return {"said": _offline(program, "restore", "--backup", f"{root / BACKUP}", *_data(root), *arguments)}
 
 
 def recover(root: Path, owner: str, program: str, arguments: list[str]) -> dict[str, Any]:
     """Have keelmqd say what the stopped node knows and, with its flag among the arguments, recover it."""
     require_ours(root, owner)
-    _require_stopped(root)
+    require_stopped(root)
     return {"said": _offline(program, "recover", *_data(root), *arguments)}
 
 
 def set_aside(root: Path, owner: str) -> dict[str, Any]:
     """Rename the data of a stopped node to `data.old`, in place of what was set aside before."""
     require_ours(root, owner)
-    _require_stopped(root)
+    require_stopped(root)
     data, old = root / "data", root / SET_ASIDE
     if has_data(root):
         if os.path.ismount(data) or data.is_symlink():
@@ -402,17 +313,8 @@ def set_aside(root: Path, owner: str) -> dict[str, Any]:
     return {}
 
 
-def has_data(root: Path) -> bool:
-    return (root / "data").is_dir() and any((root / "data").iterdir())
-
-
 def _data(root: Path) -> list[str]:
     return ["--data-dir", str(root / "data")]
-
-
-def _require_stopped(root: Path) -> None:
-    if running(root) is not None:
-        raise AgentError("the node still runs")
 
 
 def _offline(program: str, *arguments: str) -> str:
@@ -427,7 +329,7 @@ def _offline(program: str, *arguments: str) -> str:
 def destroy(root: Path, owner: str) -> dict[str, Any]:
     """Remove everything below `root`, the mark last, so that a repetition finds it."""
     require_ours(root, owner)
-    _require_stopped(root)
+    require_stopped(root)
     if not root.exists():
         return {}
     for path in sorted(root.iterdir(), key=lambda path: path.name == MARK):

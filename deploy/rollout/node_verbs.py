@@ -131,11 +131,16 @@ class NodeVerbs(Verbs):
         self._do(steps)
 
     def _set_aside_steps(self, each: Deployed) -> list[Step]:
-        """Return the step that sets aside what a host has that was of a cluster before, if the operator said so."""
-        if self._options.yes is None or each.pid or not each.has_disk or self._membership(each.node) is not None:
+        """Return the step that sets aside what the host of a node that is no member has. Raises Unsafe unless the
+        operator said so: it may be all that is left of a cluster.
+        """
+        if each.pid or not each.has_disk or self._membership(each.node) is not None:
             return []
         if self._options.yes != self._inventory.cluster.id:
-            raise Unsafe(f"--yes has to be the id of the cluster, {self._inventory.cluster.id}")
+            raise Unsafe(
+                f"node {each.node.id} is no member, and {each.node.root} has data of an earlier time; to set "
+                f"that aside, add --yes {self._inventory.cluster.id}"
+            )
         return [self._step(each, "set its data aside (data.old)", each.host.set_aside)]
 
     def _wait_voters(self) -> None:

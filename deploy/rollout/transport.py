@@ -16,7 +16,8 @@ from typing import Any, Final
 
 from deploy.rollout.inventory import Inventory, Node
 
-AGENT: Final = Path(__file__).with_name("host_agent.py")
+AGENT: Final = ("host_root", "host_agent")
+"""The modules that run on a host, each after those that it imports."""
 PRELUDE: Final = """import json, sys
 if sys.version_info < (3, 11, 4):
     version = ".".join(map(str, sys.version_info[:3]))
@@ -24,6 +25,12 @@ if sys.version_info < (3, 11, 4):
     sys.exit()
 """
 """What any Python can read. 3.11.4 is the first that unpacks bundles safely."""
+LOADER: Final = """import types
+for name, source in {modules!r}:
+    sys.modules[name] = module = types.ModuleType(name)
+    exec(source, module.__dict__)
+module.main()
+"""
 CALL_TIMEOUT_S: Final = 900.0
 """Longest call: an installation on a slow host."""
 CONNECT_TIMEOUT_S: Final = 10
@@ -40,6 +47,12 @@ class HostError(Exception):
         self.node = node
 
 
+def agent_source() -> str:
+    """Return the program that runs on a host: it reads one request and writes the answer."""
+    modules = [(f"{__package__}.{name}", Path(__file__).with_name(f"{name}.py").read_text()) for name in AGENT]
+    return PRELUDE + LOADER.format(modules=modules)
+
+
 class Host:
     """One node's place. Every method may be repeated, and raises HostError."""
 
@@ -47,7 +60,7 @@ class Host:
         self.node = node
         self._program = inventory.cluster.program
         self._owner = f"node {node.id} of the cluster {inventory.cluster.id}\n"
-        source = PRELUDE + f"exec({AGENT.read_text()!r})"
+        source = agent_source()
         if node.ssh:
             options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_TIMEOUT_S}"]
             options += ["-o", f"ServerAliveInterval={ALIVE_INTERVAL_S}"]  # the end of calls without a longest time

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from deploy.rollout.health import View, authority_of, leader_of
+from deploy.rollout.health import Unhealthy, View, authority_of, leader_of, leads_majority
 from deploy.rollout.inventory import Node
 from deploy.rollout.node_verbs import NodeVerbs
 from deploy.rollout.rolling import Deployed, Unsafe
@@ -223,9 +223,9 @@ class WaysBack(NodeVerbs):
 
     def recover(self) -> None:
         """Make the named survivor of a lost majority a cluster of its own, and set aside what other hosts have."""
-        views = self._probe.views()
-        if self._serves(views):
-            self._report.event(f"node {leader_of(views)} leads: there is nothing to recover")
+        leader_id = self._leader_for_certain()
+        if leader_id is not None:
+            self._report.event(f"node {leader_id} leads: there is nothing to recover")
             self._do([])
             return
         survivor, others = self._named(), self._reachable_others()
@@ -255,9 +255,19 @@ class WaysBack(NodeVerbs):
         for node in missing:
             self._report.event(f"next: keelmq-deploy add {node.id}, with an empty or wiped host ({node.host})")
 
-    def _serves(self, views: Sequence[View]) -> bool:
-        leader_id = leader_of(views)
-        return any(view.node.id == leader_id and view.reason is None for view in views)
+    def _leader_for_certain(self) -> int | None:
+        """Return the node that leads a majority, None when there is none. A leader that has just lost its majority
+        goes on as one for a moment. Raises Unsafe if one goes on with voters that do not answer here.
+        """
+
+        def why_unclear(views: Sequence[View]) -> str | None:
+            leads = leader_of(views) is None or leads_majority(views)
+            return None if leads else f"node {leader_of(views)} leads, and no majority answers here"
+
+        try:
+            return leader_of(self._probe.wait(why_unclear, self._options.timeout_s))
+        except Unhealthy as error:
+            raise Unsafe(str(error)) from None
 
     def _reachable_others(self) -> list[Deployed]:
         found = []

@@ -17,7 +17,7 @@ from typing import Any, Final
 import pytest
 
 from deploy.local_nodes import free_ports
-from deploy.rollout.host_agent import running
+from deploy.rollout.host_root import running
 from keelmq import Admin, Connection, Producer
 from keelmq.consuming.group_session import first_offset
 from tests.e2e.cluster_process import wait_for
@@ -52,10 +52,10 @@ class Deployment:
         self.write()
 
     def write(self) -> None:
-        lines = ["[cluster]", *_table(self.cluster), "[options]", *_table(OPTIONS)]
+        lines = ["[cluster]", *toml_lines(self.cluster), "[options]", *toml_lines(OPTIONS)]
         for number, url in self.urls.items():
             node = {"id": number, "peer": self.peers[number], "url": url, "ssh": self.hosts.get(number, self.ssh)}
-            lines += ["[[node]]", *_table(node), "[node.options]", *_table(self.options[number])]
+            lines += ["[[node]]", *toml_lines(node), "[node.options]", *toml_lines(self.options[number])]
         self.file.write_text("\n".join(lines) + "\n")
 
     def root(self, number: int) -> Path:
@@ -80,7 +80,11 @@ class Deployment:
         return ended.stdout
 
     def leader(self) -> int:
-        with urllib.request.urlopen(f"{self.urls[1]}/v1/cluster", timeout=PATIENCE_S) as answer:
+        return self.leader_of(1)
+
+    def leader_of(self, number: int) -> int:
+        """Return the leader that the node knows."""
+        with urllib.request.urlopen(f"{self.urls[number]}/v1/cluster", timeout=PATIENCE_S) as answer:
             return int(json.load(answer)["leader_id"])
 
     def end(self) -> None:
@@ -90,7 +94,7 @@ class Deployment:
         wait_for(lambda: not self.pids(), "the nodes to be gone")
 
 
-def _table(values: dict[str, Any]) -> list[str]:
+def toml_lines(values: dict[str, Any]) -> list[str]:
     return [f"{name} = {json.dumps(value)}" for name, value in values.items()]
 
 

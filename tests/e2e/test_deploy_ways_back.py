@@ -106,9 +106,9 @@ def test_a_restore_whose_tool_was_killed_ends_alike(deployment: Deployment, othe
                 assert refused.returncode == 3, refused.stdout + refused.stderr
                 assert "is half restored" in refused.stderr
 
-    # Of each kind of step one, of which the last one may come to its end all the same; `make deploy-test` has all.
-    last = lambda step: "node 3" in step or "node" not in step  # noqa: E731
-    assert kill_at_steps(other, *restore, chosen=last, after=nothing_else_is_started) >= 7
+    # Of each kind of step one; `make deploy-test` has all.
+    last = lambda step: "node 3" in step or "node " not in step  # noqa: E731
+    assert kill_at_steps(other, *restore, chosen=last, after=nothing_else_is_started) == 8
     assert notes() == 3 * [{**notes()[0], "finished": True}]
     assert not any((other.root(number) / "restore.backup").exists() for number in other.urls)
     other.done("status")
@@ -142,6 +142,16 @@ def test_data_is_never_replaced_by_a_restore_without_a_word(deployment: Deployme
     assert deployment.pids() == after
 
 
+def test_a_leader_that_has_just_lost_its_majority_is_no_leader(deployment: Deployment) -> None:
+    deployment.done("bootstrap")
+    survivor = deployment.leader()
+    kill_all(deployment, *(lost := [number for number in deployment.urls if number != survivor]))
+    for number in lost:
+        shutil.rmtree(deployment.root(number))
+    deployment.done("recover", str(survivor), ACCEPT)
+    assert deployment.leader_of(survivor) == survivor
+
+
 async def test_the_survivor_of_a_lost_majority_becomes_a_cluster_that_grows(deployment: Deployment) -> None:
     deployment.done("bootstrap")
     async with load(deployment) as acknowledged:
@@ -154,8 +164,8 @@ async def test_the_survivor_of_a_lost_majority_becomes_a_cluster_that_grows(depl
     refused = deployment.run("recover", "2", ACCEPT)
     assert refused.returncode == 3
     assert "which is a majority: next: keelmq-deploy bootstrap" in refused.stderr
-    for number in (1, 3):
-        shutil.rmtree(deployment.root(number))
+    shutil.rmtree(deployment.root(1))
+    away = deployment.root(3).rename(deployment.directory / "out-of-reach")
     refused = deployment.run("recover", "2")
     assert refused.returncode == 3
     assert ACCEPT in refused.stderr
@@ -169,7 +179,12 @@ async def test_the_survivor_of_a_lost_majority_becomes_a_cluster_that_grows(depl
     assert "is no member; next: keelmq-deploy add" in refused.stderr
     kill_once(deployment, ("add", "1"), lambda text: "4 of 5: " in text)
     deployment.done("add", "1")
-    deployment.done("add", "3")
+    away.rename(deployment.root(3))
+    refused = deployment.run("add", "3")
+    assert refused.returncode == 3
+    assert "add --yes e2e" in refused.stderr
+    deployment.done("add", "3", "--yes", "e2e")
+    assert (deployment.root(3) / "data.old" / "identity").exists()
     assert members(deployment) == {1: "voter", 2: "voter", 3: "voter"}
     before = len(acknowledged)
     async with load(deployment) as acknowledged:
