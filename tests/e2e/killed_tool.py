@@ -3,17 +3,19 @@
 import re
 import subprocess
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from tests.e2e.test_deploy import Deployment
 from tests.requirements import REPOSITORY
+
+if TYPE_CHECKING:
+    from tests.e2e.test_deploy import Deployment
 
 STEP: Final = re.compile(r"^ +[\d.]+ s  \d+ of \d+: (.*)$")
 """A line with which the tool says that it begins a step."""
 
 
 def kill_at_steps(
-    deployment: Deployment,
+    deployment: "Deployment",
     *arguments: str,
     chosen: Callable[[str], bool] = lambda _: True,
     after: Callable[[str], None] = lambda _: None,

@@ -21,6 +21,8 @@ from deploy.rollout.host_root import running
 from keelmq import Admin, Connection, Producer
 from keelmq.consuming.group_session import first_offset
 from tests.e2e.cluster_process import wait_for
+from tests.e2e.killed_tool import kill_at_steps
+from tests.lose_host import lose
 from tests.patience import CALL_PATIENCE_MS, PATIENCE_S
 from tests.requirements import REPOSITORY, Requirement
 
@@ -349,3 +351,21 @@ def test_a_cluster_is_deployed_over_ssh(ssh_deployment: Deployment) -> None:
     refused = deployment.run("preflight")
     assert refused.returncode == 1
     assert "node 1 (root@127.0.0.1): facts: exit code 255" in refused.stdout
+
+
+def test_a_tool_that_is_killed_at_every_step_over_ssh_ends_alike(ssh_deployment: Deployment) -> None:
+    """Of an upgrade that changes one node, and of the replacement of that node; `make deploy-test` has all of both."""
+    deployment = ssh_deployment
+    deployment.done("bootstrap")
+    before = deployment.pids()
+    deployment.options[2] = {"log_level": "debug"}
+    deployment.write()
+    assert kill_at_steps(deployment, "upgrade") >= 3
+    after = deployment.pids()
+    assert {number for number in before if before[number] != after.get(number)} == {2}
+    deployment.done("upgrade")
+    assert deployment.pids() == after
+    lose([deployment.root(2)])
+    assert kill_at_steps(deployment, "replace", "2") >= 3
+    deployment.done("status")
+    assert {number: pid for number, pid in deployment.pids().items() if number != 2} == {1: before[1], 3: before[3]}
