@@ -10,15 +10,17 @@ from typing import Final
 
 from deploy.reporting.report import Report
 from deploy.rollout.inventory import InventoryError, read_inventory
-from deploy.rollout.node_verbs import NodeVerbs
 from deploy.rollout.rolling import Unsafe
 from deploy.rollout.verbs import ERRORS
+from deploy.rollout.ways_back import ACCEPT, WaysBack
 
-NODE_VERBS: Final = ("transfer", "drain", "undrain", "add", "remove", "replace")
+NODE_VERBS: Final = ("transfer", "drain", "undrain", "add", "remove", "replace", "recover")
 """Verbs that are about one node, whose id follows."""
+MAY_NAME_NODE: Final = ("backup",)
+"""Verbs that may be given the id of a node."""
 VERBS: Final = (
     *("preflight", "install", "bootstrap", "status", "restart", "upgrade", "rollback", *NODE_VERBS),
-    *("certs", "logs", "bundle", "destroy"),
+    *("backup", "restore", "certs", "logs", "bundle", "destroy"),
 )
 DONE, FAILED, USAGE, UNSAFE = range(4)
 
@@ -33,7 +35,7 @@ def main() -> int:
         return _end(USAGE, f"{options.inventory} has no node {options.node}")
     report = Report()
     try:
-        verbs = NodeVerbs(inventory, options, report)
+        verbs = WaysBack(inventory, options, report)
     except OSError as error:  # a file that the inventory names
         return _end(USAGE, str(error))
     code, reason = DONE, ""
@@ -54,6 +56,7 @@ def main() -> int:
             "exit_code": code,
             "steps": verbs.steps,
             "steps_done": verbs.steps_done,
+            "file": None if verbs.file is None else str(verbs.file),
             "reason": reason or None,
         }
     )
@@ -68,20 +71,34 @@ def _end(code: int, message: str) -> int:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="keelmq-deploy", description=__doc__, allow_abbrev=False)
     parser.add_argument("verb", choices=VERBS)
-    parser.add_argument("node", nargs="?", type=int, help=f"Id of the node: {', '.join(NODE_VERBS)}.")
+    parser.add_argument(
+        "node", nargs="?", type=int, help=f"Id of the node: {', '.join((*NODE_VERBS, *MAY_NAME_NODE))}."
+    )
     parser.add_argument("--inventory", type=Path, default=Path("cluster.toml"), help="default: cluster.toml")
     parser.add_argument("--dry-run", action="store_true", help="Print the plan, and change nothing.")
     parser.add_argument("--bundle", type=Path, help="File that `make bundle` made, to install first.")
     parser.add_argument("--timeout-s", type=float, default=120.0, help="Longest wait for health, in seconds (120).")
     parser.add_argument("--lines", type=int, default=50, help="logs: lines of each node (50).")
-    parser.add_argument("--yes", metavar="CLUSTER_ID", help="destroy: the id of the cluster whose data is removed.")
+    parser.add_argument(
+        "--yes",
+        metavar="CLUSTER_ID",
+        help="The id of the cluster whose data is removed (destroy) or set aside (restore, add).",
+    )
+    parser.add_argument("--backup", type=Path, metavar="FILE", help="restore: file of a backup.")
+    parser.add_argument(
+        ACCEPT, dest="accepted", action="store_true", help="recover: what the other nodes alone had is lost for good."
+    )
     parser.add_argument(
         "--accept-downtime", action="store_true", help="restart, upgrade: also where the others are no majority."
     )
     parser.add_argument("--renew", action="store_true", help="certs: replace the certificates; the keys stay.")
-    parser.add_argument("--output", type=Path, help="bundle: the file to write (INVENTORY.support.tar.gz).")
+    parser.add_argument(
+        "--output",
+        metavar="FILE|DIR/",
+        help="The file to write: bundle (INVENTORY.support.tar.gz), backup (a new one in INVENTORY.backups/).",
+    )
     options = parser.parse_intermixed_args()
-    if (options.verb in NODE_VERBS) != (options.node is not None):
+    if options.verb not in MAY_NAME_NODE and (options.verb in NODE_VERBS) != (options.node is not None):
         parser.error(f"{options.verb} {'needs the id of a node' if options.node is None else 'is about all nodes'}")
     if not 0 < options.timeout_s < 86_400 or options.lines < 1:
         parser.error("--timeout-s and --lines have to be positive")

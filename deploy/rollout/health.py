@@ -42,9 +42,7 @@ class Probe:
         self._headers: dict[str, str] = {}
         if cluster.token_file:
             self._headers["Authorization"] = f"Bearer {Path(cluster.token_file).read_text().strip()}"
-        own_authority = inventory.beside(CERTIFICATES_END) / "ca.crt"
-        ca_file = cluster.ca_file or (str(own_authority) if own_authority.exists() else None)
-        self._tls = ssl.create_default_context(cafile=ca_file)
+        self._tls = ssl.create_default_context(cafile=authority_of(inventory))
 
     def views(self) -> list[View]:
         return [self.view(node) for node in self._inventory.nodes]
@@ -99,10 +97,41 @@ class Probe:
         return views
 
 
+def authority_of(inventory: Inventory) -> str | None:
+    """Return the path of the authorities for https URLs: those of the inventory, else the one that `certs` made."""
+    own = inventory.beside(CERTIFICATES_END) / "ca.crt"
+    return inventory.cluster.ca_file or (str(own) if own.exists() else None)
+
+
 def leader_of(views: Sequence[View]) -> int | None:
     """Return the node that claims to lead the highest term, or None."""
     claims = [(view.status["term"], view.node.id) for view in views if view.status and view.status["role"] == "leader"]
     return max(claims)[1] if claims else None
+
+
+def memberships(views: Sequence[View]) -> dict[int, str] | None:
+    """Return what the leader says that each node is, by id; None while nobody leads."""
+    leader_id = leader_of(views)
+    status = next((view.status for view in views if view.node.id == leader_id), None)
+    return None if status is None else {each["node_id"]: each["membership"] for each in status["nodes"]}
+
+
+def voters_of(views: Sequence[View]) -> list[View]:
+    """Return the answers of the nodes that are voters; all of them while nobody leads."""
+    found = memberships(views)
+    return [view for view in views if found is None or found.get(view.node.id) == "voter"]
+
+
+def leads_majority(views: Sequence[View]) -> bool:
+    """Return whether somebody leads, and a majority of the voters that it names is ready and follows it."""
+    leader_id, found = leader_of(views), memberships(views) or {}
+    voters = {node_id for node_id, membership in found.items() if membership == "voter"}
+    followers = {
+        view.node.id
+        for view in views
+        if view.reason is None and view.status is not None and view.status["leader_id"] == leader_id
+    }
+    return len(voters & followers) > len(voters) // 2
 
 
 def why_not_whole(views: Sequence[View]) -> str | None:
@@ -110,12 +139,18 @@ def why_not_whole(views: Sequence[View]) -> str | None:
     return _why_not(views, views)
 
 
+def why_voters_not_whole(views: Sequence[View]) -> str | None:
+    """The same of the nodes that are voters: others of the inventory are still to be added."""
+    return why_not_whole(voters_of(views))
+
+
 def why_not_without(views: Sequence[View], node_id: int) -> str | None:
     """Return why the cluster could not go on without this node, or None.
 
-    The other nodes have to be a majority that is ready, is near the leader's log and has equal state. A node that is
+    The other voters have to be a majority that is ready, is near the leader's log and has equal state. A node that is
     neither ready nor the given one is tolerated only as long as a majority is left.
     """
+    views = voters_of(views)
     others = [view for view in views if view.node.id != node_id]
     ready = [view for view in others if view.reason is None]
     beside, beside_ready = _voters_beside(views)

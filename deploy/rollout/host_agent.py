@@ -1,11 +1,11 @@
 """Agent of the deploying tool on a host: one request in, one answer out, both JSON. Its source is sent with each call,
-so the host needs nothing but Python >= 3.11.4; it imports nothing of this project.
+so the host needs nothing but Python >= 3.11.4; of this project it imports host_root.py alone, which is sent too.
 
 The first line of standard input is the request; what follows is the content of a file. Everything may be repeated. The
 running process itself says what runs (`/proc`), and no file that could be wrong does.
 """
 
-import hashlib
+import contextlib
 import json
 import os
 import shutil
@@ -19,56 +19,31 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from deploy.rollout.host_root import (
+    MARK,
+    AgentError,
+    alone,
+    digest,
+    has_data,
+    is_ours,
+    own_environment,
+    put,
+    require_ours,
+    require_stopped,
+    running,
+)
+
 POLL_S = 0.05
 CONNECT_TIMEOUT_S = 3.0
 LOG_BYTES_MAX = 1 << 20
-MARK = ".keelmq-deploy"
-"""File that says that the tool made the directory which it is in."""
 DRAINED = "drained"
 """File that says that the node was stopped on purpose, and is not to be started until `undrain`."""
-
-
-class AgentError(Exception):
-    """The request cannot be carried out; the text says why."""
-
-
-def running(root: Path) -> tuple[int, list[str]] | None:
-    """Return process id and command line of the node whose configuration is below `root`, whoever started it."""
-    begin = os.fsencode(root / "etc" / "keelmqd-")
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            if entry.stat().st_uid != os.geteuid():
-                continue  # anybody may have any command line
-            parts = (entry / "cmdline").read_bytes().split(b"\0")[:-1]
-        except OSError:
-            continue  # it has ended
-        if len(parts) >= 2 and parts[-2] == b"--config" and parts[-1].startswith(begin):
-            return int(entry.name), [os.fsdecode(part) for part in parts]
-    return None
-
-
-def is_ours(root: Path, owner: str) -> bool:
-    """Return whether the tool made the directory for this node of this cluster, or may make it: it is missing or
-    empty. `owner` is what the mark says.
-    """
-    mark = root / MARK
-    if mark.exists():
-        return mark.read_text() == owner
-    return not root.exists() or all(path.name == f"{MARK}.new" for path in root.iterdir())
-
-
-def require_ours(root: Path, owner: str) -> None:
-    """Raise AgentError when something else, or another node's data, is in the directory."""
-    if not is_ours(root, owner):
-        raise AgentError(f"{root} is not marked as that of {owner.strip()}: nothing was changed")
-
-
-def own_environment() -> dict[str, str]:
-    """Return the environment of a node: without what is meant for this program, or would be options of keelmqd."""
-    foreign = ("KEELMQ_", "PYTHON", "NOTIFY_SOCKET", "WATCHDOG_")
-    return {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+RESTORE_NOTE = "restore.json"
+"""File that says of which backup, and as part of which restore, the data is made; `finished` when all nodes have it."""
+BACKUP = "restore.backup"
+SET_ASIDE = "data.old"
+UNFINISHED = "unfinished"
+"""File of keelmqd in a data directory whose restore or recovery is under way."""
 
 
 def facts(root: Path, program: str, owner: str) -> dict[str, Any]:
@@ -83,11 +58,13 @@ def facts(root: Path, program: str, owner: str) -> dict[str, Any]:
         "free_bytes": shutil.disk_usage(existing).free,
         "writable": os.access(existing, os.W_OK | os.X_OK) and existing.is_dir(),
         "program": wanted if wanted and os.access(wanted, os.X_OK) else "",
-        "has_data": (root / "data").is_dir() and any((root / "data").iterdir()),
+        "has_data": has_data(root),
         "has_root": root.exists(),
         "is_ours": is_ours(root, owner),
         "has_previous": (root / "previous").is_symlink(),
         "is_drained": (root / DRAINED).exists(),
+        "restore": restore_note(root),
+        "is_restored": is_restored(root),
         "pid": found[0] if found else 0,
         "command": found[1] if found else [],
     }
@@ -149,25 +126,6 @@ def reach(targets: list[list[Any]]) -> dict[str, Any]:
     with ThreadPoolExecutor(max(1, len(targets))) as pool:
         reasons = list(pool.map(attempt, targets))
     return {"refused": [[*target, reason] for target, reason in zip(targets, reasons, strict=True) if reason]}
-
-
-def put(path: Path, sha256: str, mode: int) -> dict[str, Any]:
-    """Store standard input as the file, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    new = path.with_name(path.name + ".new")
-    new.unlink(missing_ok=True)
-    digest = hashlib.sha256()
-    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
-        while block := sys.stdin.buffer.read(1 << 20):
-            digest.update(block)
-            stream.write(block)
-        stream.flush()
-        os.fsync(stream.fileno())
-    if digest.hexdigest() != sha256:
-        new.unlink()
-        raise AgentError(f"{path}: the file did not arrive whole")
-    new.rename(path)
-    return {}
 
 
 def check(program: str, config: str) -> dict[str, Any]:
@@ -289,16 +247,89 @@ def hang_up(root: Path, owner: str) -> dict[str, Any]:
     return {}
 
 
-def digest(path: Path) -> dict[str, Any]:
-    """Return the SHA-256 of the file, empty without one."""
-    return {"sha256": hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""}
+def restore_note(root: Path) -> dict[str, Any]:
+    """Return what was noted of a restore here, empty without one."""
+    try:
+        found: dict[str, Any] = json.loads((root / RESTORE_NOTE).read_text())
+    except FileNotFoundError:
+        return {}
+    return found
+
+
+def is_restored(root: Path) -> bool:
+    """Return whether the data is what keelmqd made of the backup that is noted: it writes the identity after
+    `unfinished`, and nothing else writes there between the note and the end of the restore.
+    """
+    data = root / "data"
+    return bool(restore_note(root)) and (data / "identity").exists() and not (data / UNFINISHED).exists()
+
+
+def note_restore(root: Path, owner: str, note: dict[str, Any]) -> dict[str, Any]:
+    """Note the restore, before its first write and after its last; durable on return. Its backup goes with the last."""
+    require_ours(root, owner)
+    old = restore_note(root)
+    if old.get("restore_id") != note["restore_id"]:
+        require_stopped(root)
+        if has_data(root):
+            raise AgentError(f"{root}/data is not empty")
+    new = root / f"{RESTORE_NOTE}.new"
+    with new.open("w") as stream:
+        stream.write(json.dumps(note) + "\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+    new.rename(root / RESTORE_NOTE)
+    if note["finished"]:
+        (root / BACKUP).unlink(missing_ok=True)
+    return {}
+
+
+def restore(root: Path, owner: str, program: str, arguments: list[str]) -> dict[str, Any]:
+    """Have keelmqd make the data of the backup that was brought, unless it has; return what it said."""
+    require_ours(root, owner)
+    if is_restored(root):
+        return {"said": ""}
+    require_stopped(root)
+    return {"said": _offline(program, "restore", "--backup", f"{root / BACKUP}", *_data(root), *arguments)}
+
+
+def recover(root: Path, owner: str, program: str, arguments: list[str]) -> dict[str, Any]:
+    """Have keelmqd say what the stopped node knows and, with its flag among the arguments, recover it."""
+    require_ours(root, owner)
+    require_stopped(root)
+    return {"said": _offline(program, "recover", *_data(root), *arguments)}
+
+
+def set_aside(root: Path, owner: str) -> dict[str, Any]:
+    """Rename the data of a stopped node to `data.old`, in place of what was set aside before."""
+    require_ours(root, owner)
+    require_stopped(root)
+    data, old = root / "data", root / SET_ASIDE
+    if has_data(root):
+        if os.path.ismount(data) or data.is_symlink():
+            raise AgentError(f"{data} is a mount point or a link and cannot be renamed: empty it by hand")
+        if old.exists():
+            shutil.rmtree(old)
+        data.rename(old)
+    return {}
+
+
+def _data(root: Path) -> list[str]:
+    return ["--data-dir", str(root / "data")]
+
+
+def _offline(program: str, *arguments: str) -> str:
+    """Return what a command of keelmqd printed. Raises AgentError with its message when it fails."""
+    command = [program, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=own_environment(), umask=0o077)  # noqa: S603
+    if done.returncode != 0:
+        raise AgentError((done.stderr.strip() or f"{program} ended with {done.returncode}")[-2000:])
+    return done.stdout
 
 
 def destroy(root: Path, owner: str) -> dict[str, Any]:
     """Remove everything below `root`, the mark last, so that a repetition finds it."""
     require_ours(root, owner)
-    if running(root) is not None:
-        raise AgentError("the node still runs")
+    require_stopped(root)
     if not root.exists():
         return {}
     for path in sorted(root.iterdir(), key=lambda path: path.name == MARK):
@@ -326,8 +357,17 @@ ACTIONS: dict[str, Callable[..., dict[str, Any]]] = {
     "reach": reach,
     "version": version,
     "digest": digest,
+    "note_restore": note_restore,
+    "restore": restore,
+    "recover": recover,
+    "set_aside": set_aside,
     "destroy": destroy,
 }
+ALONE = (
+    *("start", "install", "rollback", "drain", "destroy"),
+    *("note_restore", "restore", "recover", "set_aside"),
+)
+"""Actions that change the root, and must not do so twice at a time."""
 PATHS = ("root", "path", "archive")
 
 
@@ -335,7 +375,9 @@ def main() -> None:
     try:
         request = json.loads(sys.stdin.buffer.readline())
         arguments = {name: Path(value) if name in PATHS else value for name, value in request["arguments"].items()}
-        answer = ACTIONS[request["action"]](**arguments)
+        action = request["action"]
+        with alone(arguments["root"]) if action in ALONE else contextlib.nullcontext():
+            answer = ACTIONS[action](**arguments)
     except (AgentError, OSError, ValueError) as error:
         answer = {"error": str(error) or repr(error)}
     print(json.dumps(answer))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from deploy.rollout.health import POLL_S, Unhealthy, View, leader_of, why_not_whole
+from deploy.rollout.health import POLL_S, Unhealthy, View, leader_of, why_not_whole, why_voters_not_whole
 from deploy.rollout.inventory import CERTIFICATES_END, TLS_FILES, Node
 from deploy.rollout.rolling import Deployed, Unsafe, refuse_unless_safe
 from deploy.rollout.support_bundle import support_bundle
@@ -77,6 +77,7 @@ class NodeVerbs(Verbs):
         """Put the named node back into service, and wait until all nodes are healthy."""
         each = self._named()
         steps = []
+        self._refuse_half_restored(each)
         if each.pid == 0:
             secret = self._secret(create=False)
             steps.append(self._step(each, "configure and check", lambda: each.prepare(secret)))
@@ -114,18 +115,36 @@ class NodeVerbs(Verbs):
             self._do([])
             return
         address = {"node_id": each.node.id, "peer_address": each.node.peer, "http_address": each.node.url}
+        set_aside = self._set_aside_steps(each)
         steps = [
             *self._install_steps([each]),
-            *self._join_steps(each),
+            *set_aside,
+            *self._join_steps(each, is_empty=bool(set_aside) or not each.has_disk),
             self._step(each, "become a learner", lambda: self._until_done(self._asking("POST", MEMBERS, address))),
             self._step(
                 each,
                 "become a voter once it has the log",
                 lambda: self._until_done(self._asking("POST", f"{MEMBERS}/{each.node.id}/promote")),
             ),
-            self._wait_step(),
+            Step("wait until all voters are healthy", self._wait_voters),
         ]
         self._do(steps)
+
+    def _set_aside_steps(self, each: Deployed) -> list[Step]:
+        """Return the step that sets aside what the host of a node that is no member has. Raises Unsafe unless the
+        operator said so: it may be all that is left of a cluster.
+        """
+        if each.pid or not each.has_disk or self._membership(each.node) is not None:
+            return []
+        if self._options.yes != self._inventory.cluster.id:
+            raise Unsafe(
+                f"node {each.node.id} is no member, and {each.node.root} has data of an earlier time; to set "
+                f"that aside, add --yes {self._inventory.cluster.id}"
+            )
+        return [self._step(each, "set its data aside (data.old)", each.host.set_aside)]
+
+    def _wait_voters(self) -> None:
+        self._probe.wait(why_voters_not_whole, self._options.timeout_s)
 
     def remove(self) -> None:
         """Make the named node no member any more, and stop it. Its data stays until its host is cleared."""
@@ -148,17 +167,16 @@ class NodeVerbs(Verbs):
         if each.pid and why_not_whole(self._probe.views()) is None:
             self._do([])
             return
-        self._do([*self._install_steps([each]), *self._join_steps(each), self._wait_step()])
+        self._do([*self._install_steps([each]), *self._join_steps(each, is_empty=not each.has_disk), self._wait_step()])
 
-    def _join_steps(self, each: Deployed) -> list[Step]:
+    def _join_steps(self, each: Deployed, *, is_empty: bool) -> list[Step]:
         """Return the steps that start the node, with an empty disk at the present leader."""
         if each.pid:
             return []
-        if each.is_drained:
-            raise Unsafe(f"node {each.node.id} is drained; next: keelmq-deploy undrain {each.node.id}")
+        self._require_in_service(each)
         leader_id = self._leader().node.id
         others = [node.id for node in self._inventory.nodes if node.id != each.node.id]
-        joins = not each.has_disk and leader_id != each.node.id
+        joins = is_empty and leader_id != each.node.id
         config = each.node.joining_configs[others.index(leader_id)] if joins else each.node.config
         secret, text = (
             self._secret(create=False),
@@ -296,8 +314,12 @@ class NodeVerbs(Verbs):
 
     def bundle(self) -> None:
         """Write one file with logs, state and configuration of all nodes, without secrets, to be passed on."""
-        path = self._options.output or self._inventory.beside(".support.tar.gz")
-        write = lambda: support_bundle(self._inventory, self._probe, self._options.lines, path)  # noqa: E731
+        path = Path(self._options.output or self._inventory.beside(".support.tar.gz"))
+
+        def write() -> None:
+            support_bundle(self._inventory, self._probe, self._options.lines, path)
+            self.file = path
+
         self._do([Step(f"write logs, state and configuration, without secrets, to {path}", write)])
 
     def _named(self) -> Deployed:

@@ -47,6 +47,11 @@ class Deployed:
     def is_drained(self) -> bool:
         return bool(self.facts["is_drained"])
 
+    @property
+    def is_being_restored(self) -> bool:
+        """Whether a restore was begun on the host and is not finished on all nodes."""
+        return self.facts["restore"].get("finished") is False
+
     def config_path(self, config: str) -> str:
         return f"{self.node.root}/{config_name(config)}"
 

@@ -10,13 +10,14 @@ import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from deploy.rollout.inventory import Inventory, Node
 
-AGENT: Final = Path(__file__).with_name("host_agent.py")
+AGENT: Final = ("host_root", "host_agent")
+"""The modules that run on a host, each after those that it imports."""
 PRELUDE: Final = """import json, sys
 if sys.version_info < (3, 11, 4):
     version = ".".join(map(str, sys.version_info[:3]))
@@ -24,9 +25,18 @@ if sys.version_info < (3, 11, 4):
     sys.exit()
 """
 """What any Python can read. 3.11.4 is the first that unpacks bundles safely."""
+LOADER: Final = """import types
+for name, source in {modules!r}:
+    sys.modules[name] = module = types.ModuleType(name)
+    exec(source, module.__dict__)
+module.main()
+"""
 CALL_TIMEOUT_S: Final = 900.0
 """Longest call: an installation on a slow host."""
 CONNECT_TIMEOUT_S: Final = 10
+ALIVE_INTERVAL_S: Final = 15
+"""Seconds of silence after which ssh asks the host for a sign of life; it gives up after three without one."""
+BLOCK_BYTES: Final = 1 << 20
 
 
 class HostError(Exception):
@@ -37,6 +47,12 @@ class HostError(Exception):
         self.node = node
 
 
+def agent_source() -> str:
+    """Return the program that runs on a host: it reads one request and writes the answer."""
+    modules = [(f"{__package__}.{name}", Path(__file__).with_name(f"{name}.py").read_text()) for name in AGENT]
+    return PRELUDE + LOADER.format(modules=modules)
+
+
 class Host:
     """One node's place. Every method may be repeated, and raises HostError."""
 
@@ -44,9 +60,10 @@ class Host:
         self.node = node
         self._program = inventory.cluster.program
         self._owner = f"node {node.id} of the cluster {inventory.cluster.id}\n"
-        source = PRELUDE + f"exec({AGENT.read_text()!r})"
+        source = agent_source()
         if node.ssh:
             options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_TIMEOUT_S}"]
+            options += ["-o", f"ServerAliveInterval={ALIVE_INTERVAL_S}"]  # the end of calls without a longest time
             remote = shlex.join([inventory.cluster.python, "-I", "-c", source])
             self._command = ["ssh", *options, *inventory.cluster.ssh_options, "--", node.ssh, remote]
         else:
@@ -66,6 +83,29 @@ class Host:
         path = f"{self.node.root}/{name}"
         self._call("put", content, path=path, sha256=hashlib.sha256(content).hexdigest(), mode=mode)
         return path
+
+    def put_file(self, name: str, source: Path, sha256: str, sent: Callable[[int], None]) -> None:
+        """Store a file of any size, whose SHA-256 is given, below the node's root unless it is there. `sent` is told of
+        each block's bytes. There is no longest time.
+        """
+        if self.digest(name) == sha256:
+            return
+        arguments = {"path": f"{self.node.root}/{name}", "sha256": sha256, "mode": 0o600}
+        request = json.dumps({"action": "put", "arguments": arguments}).encode() + b"\n"
+        pipe = subprocess.PIPE
+        with (
+            source.open("rb") as stream,
+            subprocess.Popen(self._command, stdin=pipe, stdout=pipe, stderr=pipe) as process,  # noqa: S603
+        ):
+            if process.stdin is None:
+                raise HostError(self.node, "put: no pipes")
+            with contextlib.suppress(BrokenPipeError):  # its answer says why it has ended
+                process.stdin.write(request)
+                while block := stream.read(BLOCK_BYTES):
+                    process.stdin.write(block)
+                    sent(len(block))
+            output, errors = process.communicate()
+        self._answer("put", process.returncode, output, errors)
 
     def put_if_other(self, name: str, content: bytes, mode: int) -> bool:
         """Store the file unless it is there with this content, and return whether it was stored."""
@@ -131,21 +171,46 @@ class Host:
         """Return the SHA-256 of the file below the node's root, empty without one."""
         return str(self._call("digest", path=f"{self.node.root}/{name}")["sha256"])
 
+    def note_restore(self, note: dict[str, Any]) -> None:
+        """Note a restore on the host; with `finished` in it, remove the backup that was brought."""
+        self._call("note_restore", root=self.node.root, owner=self._owner, note=note)
+
+    def restore(self, program: str, arguments: list[str]) -> str:
+        """Run `keelmqd restore` on the host and return what it said, empty when that was done before."""
+        return self._offline("restore", program, arguments)
+
+    def recover(self, program: str, arguments: list[str]) -> str:
+        """Run `keelmqd recover` on the host and return what it said."""
+        return self._offline("recover", program, arguments)
+
+    def set_aside(self) -> None:
+        """Rename the data of the stopped node, in place of what was set aside before."""
+        self._call("set_aside", root=self.node.root, owner=self._owner)
+
     def destroy(self) -> None:
         self._call("destroy", root=self.node.root, owner=self._owner)
 
-    def _call(self, action: str, content: bytes = b"", /, **arguments: Any) -> dict[str, Any]:
+    def _offline(self, action: str, program: str, arguments: list[str]) -> str:
+        given = {"root": self.node.root, "owner": self._owner, "program": program, "arguments": arguments}
+        return str(self._call(action, longest_s=None, **given)["said"])
+
+    def _call(
+        self, action: str, content: bytes = b"", /, *, longest_s: float | None = CALL_TIMEOUT_S, **arguments: Any
+    ) -> dict[str, Any]:
         request = json.dumps({"action": action, "arguments": arguments}).encode() + b"\n" + content
         try:
-            done = subprocess.run(self._command, input=request, capture_output=True, timeout=CALL_TIMEOUT_S)  # noqa: S603
+            done = subprocess.run(self._command, input=request, capture_output=True, timeout=longest_s)  # noqa: S603
         except (OSError, subprocess.TimeoutExpired) as error:
             shown = "no answer in time" if isinstance(error, subprocess.TimeoutExpired) else str(error)
             raise HostError(self.node, f"{action}: {shown}") from None
+        return self._answer(action, done.returncode, done.stdout, done.stderr)
+
+    def _answer(self, action: str, code: int, output: bytes, errors: bytes) -> dict[str, Any]:
         try:
-            answer: dict[str, Any] = json.loads(done.stdout)
+            answer: dict[str, Any] = json.loads(output)
         except ValueError:
-            said = done.stderr.decode(errors="replace").strip()[-1000:]
-            raise HostError(self.node, f"{action}: exit code {done.returncode}: {said or 'no answer'}") from None
+            said = errors.decode(errors="replace").strip()[-1000:]
+            raise HostError(self.node, f"{action}: exit code {code}: {said or 'no answer'}") from None
         if "error" in answer:
             raise HostError(self.node, f"{action}: {answer['error']}")
         return answer

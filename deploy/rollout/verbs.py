@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from deploy.reporting.report import Report
-from deploy.rollout.health import Probe, Unhealthy, leader_of, why_not_whole
+from deploy.rollout.health import Probe, Unhealthy, leader_of, memberships, why_not_whole
 from deploy.rollout.inventory import Inventory
 from deploy.rollout.preflight import defects_of
 from deploy.rollout.rolling import (
@@ -29,6 +29,8 @@ from deploy.rollout.rolling import (
 from deploy.rollout.transport import HostError
 
 BUNDLE_NAME_CHARACTERS: Final = 12
+READING: Final = ("preflight", "status", "logs", "bundle", "backup")
+"""Verbs that change nothing on the hosts, so that they may run beside another one."""
 
 
 class Failed(Exception):
@@ -49,11 +51,13 @@ class Verbs:
         self._report = report
         self._probe = Probe(inventory)
         self.steps = self.steps_done = 0
+        self.file: Path | None = None
+        """File that the verb has made."""
 
     def run(self) -> None:
         verb: str = self._options.verb
         act: Callable[[], None] = getattr(self, verb)
-        if verb in ("preflight", "status", "logs", "bundle") or self._options.dry_run:
+        if verb in READING or self._options.dry_run:
             act()
             return
         with self._alone():
@@ -157,12 +161,25 @@ class Verbs:
         return [Deployed(self._inventory, node) for node in self._inventory.nodes]
 
     def _all_in_service(self) -> list[Deployed]:
-        """Return all nodes. Raises Unsafe while one is drained: it must not be started, nor another one stopped."""
+        """Return all nodes. Raises Unsafe while one must not be started, nor another one stopped therefore: it is
+        drained, half restored, or no member of the cluster that runs.
+        """
         nodes = self._all()
+        members = memberships(self._probe.views())
         for each in nodes:
-            if each.is_drained:
-                raise Unsafe(f"node {each.node.id} is drained; next: keelmq-deploy undrain {each.node.id}")
+            self._require_in_service(each)
+            if members is not None and each.node.id not in members:
+                raise Unsafe(f"node {each.node.id} is no member; next: keelmq-deploy add {each.node.id}")
         return nodes
+
+    def _require_in_service(self, each: Deployed) -> None:
+        if each.is_drained:
+            raise Unsafe(f"node {each.node.id} is drained; next: keelmq-deploy undrain {each.node.id}")
+        self._refuse_half_restored(each)
+
+    def _refuse_half_restored(self, each: Deployed) -> None:
+        if each.is_being_restored:
+            raise Unsafe(f"node {each.node.id} is half restored; next: keelmq-deploy restore, with the same backup")
 
     def _step(self, each: Deployed, text: str, act: Callable[[], None]) -> Step:
         return Step(f"node {each.node.id} ({each.node.host}): {text}", act)
@@ -170,12 +187,15 @@ class Verbs:
     def _wait_step(self) -> Step:
         return Step("wait until all nodes are healthy", lambda: wait_whole(self._probe, self._options.timeout_s))
 
-    def _do(self, steps: list[Step]) -> None:
-        """Print the plan and, unless it is a dry run, carry it out."""
+    def _plan(self, steps: list[Step]) -> None:
         self._report.text("plan:" if steps else "plan: nothing is left to do", "step")
         for number, step in enumerate(steps, 1):
             self._report.text(f"  {number}. {step.text}")
         self.steps += len(steps)
+
+    def _do(self, steps: list[Step]) -> None:
+        """Print the plan and, unless it is a dry run, carry it out."""
+        self._plan(steps)
         if self._options.dry_run:
             return
         for number, step in enumerate(steps, 1):

@@ -181,8 +181,9 @@ def refusal_of(config: RaftConfig, membership: Membership, uid: str, hello: Hell
     if uid and hello.cluster_uid and uid != hello.cluster_uid:
         return (
             f"nodes {config.node_id} and {hello.node_id} are of two clusters named {config.cluster_id!r}, {uid} and "
-            f"{hello.cluster_uid}: one of them has the disk of another cluster, or began anew on an empty one; give it "
-            "its own data directory, or empty it and start it with --join"
+            f"{hello.cluster_uid}: one of them has the disk of another cluster, began anew on an empty one, or was "
+            "restored with another --restore-id, backup or --peer list than the others; give it its own data "
+            "directory, or empty it and start it with --join, or restore it once more as the others were"
         )
     unfit = refusal_of_build(hello.build, membership.settled.configuration.level, hello.node_id)
     if unfit:

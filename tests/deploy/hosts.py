@@ -5,7 +5,7 @@ import functools
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -20,34 +20,68 @@ HTTP_PORT: Final = 7081
 PEER_PORT: Final = 7091
 
 
+class Hosts:
+    """Hosts by number, each reached by ssh, and the deployments that were made on them."""
+
+    def __init__(self, directory: Path, numbers: Sequence[int]) -> None:
+        self.network = Network(numbers)
+        self._directory = directory
+        self._made: list[Deployment] = []
+        options = ["-F", "none", "-i", f"{directory}/client", "-o", f"UserKnownHostsFile={directory}/known_hosts"]
+        self.ssh_options: Final = [*options, "-o", f"ControlPath={directory}/master-%h"]
+
+    def deployment(self, name: str, places: Mapping[int, int]) -> Deployment:
+        """Make the inventory of a cluster whose nodes are at these hosts, in a directory of its own."""
+        directory = self._directory / name
+        directory.mkdir()
+        python = str(Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}")
+        made = Deployment(directory, {"program": "", "ssh_options": self.ssh_options, "python": python})
+        made.urls = {number: f"http://{host_of(host)}:{HTTP_PORT}" for number, host in places.items()}
+        made.peers = {number: f"{host_of(host)}:{PEER_PORT}" for number, host in places.items()}
+        made.options = {number: {"insecure_http": True, "insecure_peers": True} for number in places}
+        made.hosts = {number: destination(host) for number, host in places.items()}
+        made.write()
+        self._made.append(made)
+        return made
+
+    def end(self) -> None:
+        """End all nodes for certain."""
+        for each in self._made:
+            each.end()
+
+
+def destination(number: int) -> str:
+    """Return where ssh finds the host."""
+    return f"root@{host_of(number)}"
+
+
 @contextlib.contextmanager
-def hosts(directory: Path, node_ids: Sequence[int]) -> Iterator[tuple[Network, Deployment]]:
-    """Make the hosts for the length of the context, within namespaces of this program's own, and an inventory of them.
-    All nodes are ended with it.
+def hosts(directory: Path, numbers: Sequence[int]) -> Iterator[Hosts]:
+    """Make the hosts for the length of the context, within namespaces of this program's own. All nodes are ended with
+    it.
     """
     directory.chmod(0o700)
     for name in ("host", "client"):
         keygen = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(directory / name)]
         subprocess.run(keygen, check=True, stdin=subprocess.DEVNULL)
     public = (directory / "host.pub").read_text()
-    (directory / "known_hosts").write_text("".join(f"{host_of(number)} {public}" for number in node_ids))
+    (directory / "known_hosts").write_text("".join(f"{host_of(number)} {public}" for number in numbers))
     (directory / "authorized_keys").write_text((directory / "client.pub").read_text())
     Path("/run/sshd").mkdir(exist_ok=True)
-    network = Network(node_ids)
-    made = _deployment(directory, node_ids)
+    made = Hosts(directory, numbers)
     with contextlib.ExitStack() as stack:
-        for number in node_ids:
-            process = stack.enter_context(subprocess.Popen(_sshd(directory, network, number)))
+        for number in numbers:
+            process = stack.enter_context(subprocess.Popen(_sshd(directory, made.network, number)))
             stack.callback(process.kill)
         try:
-            for number in node_ids:
+            for number in numbers:
                 wait_for(functools.partial(_answers, made, number), f"the sshd of host {number}")
                 # One connection for all calls: a key exchange for each would take most of the time.
-                master = ["ssh", "-M", "-N", *made.cluster["ssh_options"], made.hosts[number]]
+                master = ["ssh", "-M", "-N", *made.ssh_options, destination(number)]
                 process = stack.enter_context(subprocess.Popen(master, stdin=subprocess.DEVNULL))
                 stack.callback(process.kill)
                 wait_for((directory / f"master-{host_of(number)}").exists, f"the connection to host {number}")
-            yield network, made
+            yield made
         finally:
             made.end()
 
@@ -65,20 +99,7 @@ def _sshd(directory: Path, network: Network, number: int) -> list[str]:
     return [*network.prefix(number), *die_with_parent, *unshare, "sh", "-c", hide]
 
 
-def _deployment(directory: Path, node_ids: Sequence[int]) -> Deployment:
-    options = ["-F", "none", "-i", f"{directory}/client", "-o", f"UserKnownHostsFile={directory}/known_hosts"]
-    options += ["-o", f"ControlPath={directory}/master-%h"]
-    python = str(Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}")
-    made = Deployment(directory, {"program": "", "ssh_options": options, "python": python})
-    made.urls = {number: f"http://{host_of(number)}:{HTTP_PORT}" for number in node_ids}
-    made.peers = {number: f"{host_of(number)}:{PEER_PORT}" for number in node_ids}
-    made.options = {number: {"insecure_http": True, "insecure_peers": True} for number in node_ids}
-    made.hosts = {number: f"root@{host_of(number)}" for number in node_ids}
-    made.write()
-    return made
-
-
-def _answers(made: Deployment, number: int) -> bool:
-    command = ["ssh", "-o", "BatchMode=yes", *made.cluster["ssh_options"], made.hosts[number], "test", "!", "-e"]
+def _answers(made: Hosts, number: int) -> bool:
+    command = ["ssh", "-o", "BatchMode=yes", *made.ssh_options, destination(number), "test", "!", "-e"]
     command.append(str(REPOSITORY / "pyproject.toml"))
     return subprocess.run(command, capture_output=True, timeout=PATIENCE_S, env=dict(os.environ)).returncode == 0

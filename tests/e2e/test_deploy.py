@@ -17,10 +17,12 @@ from typing import Any, Final
 import pytest
 
 from deploy.local_nodes import free_ports
-from deploy.rollout.host_agent import running
+from deploy.rollout.host_root import running
 from keelmq import Admin, Connection, Producer
 from keelmq.consuming.group_session import first_offset
 from tests.e2e.cluster_process import wait_for
+from tests.e2e.killed_tool import kill_at_steps
+from tests.lose_host import lose
 from tests.patience import CALL_PATIENCE_MS, PATIENCE_S
 from tests.requirements import REPOSITORY, Requirement
 
@@ -52,10 +54,10 @@ class Deployment:
         self.write()
 
     def write(self) -> None:
-        lines = ["[cluster]", *_table(self.cluster), "[options]", *_table(OPTIONS)]
+        lines = ["[cluster]", *toml_lines(self.cluster), "[options]", *toml_lines(OPTIONS)]
         for number, url in self.urls.items():
             node = {"id": number, "peer": self.peers[number], "url": url, "ssh": self.hosts.get(number, self.ssh)}
-            lines += ["[[node]]", *_table(node), "[node.options]", *_table(self.options[number])]
+            lines += ["[[node]]", *toml_lines(node), "[node.options]", *toml_lines(self.options[number])]
         self.file.write_text("\n".join(lines) + "\n")
 
     def root(self, number: int) -> Path:
@@ -80,7 +82,11 @@ class Deployment:
         return ended.stdout
 
     def leader(self) -> int:
-        with urllib.request.urlopen(f"{self.urls[1]}/v1/cluster", timeout=PATIENCE_S) as answer:
+        return self.leader_of(1)
+
+    def leader_of(self, number: int) -> int:
+        """Return the leader that the node knows."""
+        with urllib.request.urlopen(f"{self.urls[number]}/v1/cluster", timeout=PATIENCE_S) as answer:
             return int(json.load(answer)["leader_id"])
 
     def end(self) -> None:
@@ -90,7 +96,7 @@ class Deployment:
         wait_for(lambda: not self.pids(), "the nodes to be gone")
 
 
-def _table(values: dict[str, Any]) -> list[str]:
+def toml_lines(values: dict[str, Any]) -> list[str]:
     return [f"{name} = {json.dumps(value)}" for name, value in values.items()]
 
 
@@ -345,3 +351,21 @@ def test_a_cluster_is_deployed_over_ssh(ssh_deployment: Deployment) -> None:
     refused = deployment.run("preflight")
     assert refused.returncode == 1
     assert "node 1 (root@127.0.0.1): facts: exit code 255" in refused.stdout
+
+
+def test_a_tool_that_is_killed_at_every_step_over_ssh_ends_alike(ssh_deployment: Deployment) -> None:
+    """The kills are those of an upgrade of one node and of its replacement; `make deploy-test` has all of both."""
+    deployment = ssh_deployment
+    deployment.done("bootstrap")
+    before = deployment.pids()
+    deployment.options[2] = {"log_level": "debug"}
+    deployment.write()
+    assert kill_at_steps(deployment, "upgrade") >= 3
+    after = deployment.pids()
+    assert {number for number in before if before[number] != after.get(number)} == {2}
+    deployment.done("upgrade")
+    assert deployment.pids() == after
+    lose([deployment.root(2)])
+    assert kill_at_steps(deployment, "replace", "2") >= 3
+    deployment.done("status")
+    assert {number: pid for number, pid in deployment.pids().items() if number != 2} == {1: before[1], 3: before[3]}

@@ -4,21 +4,17 @@ A clone of links stands for the reader's clone, so the commands run as they are 
 SERVERS lines of the files and the environment name ports that are free here.
 """
 
-import contextlib
 import os
 import re
-import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import pytest
 
 from deploy.local_nodes import LocalNode, free_ports, local_nodes, port_is_free
-from tests.documents import blocks_of
-from tests.patience import RUN_PATIENCE_S
+from tests.followed_page import files_and_steps, require_as_written, run, script_of
 from tests.requirements import BASH, MAKE
 
 pytestmark = pytest.mark.process
@@ -29,17 +25,7 @@ LINKED: Final = ("Makefile", "pyproject.toml", "client", "deploy")
 """The files and folders of a clone that the tutorial's commands use."""
 
 NODES: Final = 3
-SAVED: Final = re.compile(r"Save this as\s+`(\w+\.py)`[^`]*$")
 SERVERS: Final = re.compile(r"^SERVERS = .*$", re.MULTILINE)
-MARK: Final = "--- end of step"
-KILLED: Final = 128 + signal.SIGKILL
-
-
-class Step(NamedTuple):
-    """The commands of one `sh` block, and the lines that the document says they print."""
-
-    commands: list[str]
-    printed: list[str]
 
 
 class Clone:
@@ -76,28 +62,6 @@ class Clone:
             "KEELMQ_MIN_FREE_BYTES": "0",
         }
 
-    def run(self, script: str) -> str:
-        """Run a shell script; return everything that it and its background processes print."""
-        program, output = self.directory / "steps.sh", self.directory / "steps.out"
-        program.write_text(script)
-        with open(output, "wb") as written:
-            shell = subprocess.Popen(
-                ["bash", str(program)],
-                cwd=self.directory,
-                env=self.environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=written,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        try:
-            shell.wait(RUN_PATIENCE_S)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(shell.pid, signal.SIGKILL)
-            shell.wait()
-        return output.read_text(errors="replace")
-
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Iterator[Clone]:
@@ -115,59 +79,15 @@ def _are_free(first: int, count: int) -> bool:
     return first + count < 65_000 and all(map(port_is_free, range(first, first + count)))
 
 
-def files_and_steps() -> tuple[dict[str, str], list[Step]]:
-    files: dict[str, str] = {}
-    steps: list[Step] = []
-    for block in blocks_of(TUTORIAL):
-        if block.language == "python":
-            saved = SAVED.search(block.before)
-            assert saved is not None, f"the tutorial does not say as what to save:\n{block.text}"
-            files[saved[1]] = block.text
-        elif block.language == "sh":
-            steps.append(Step(block.text.replace("\\\n", "").splitlines(), []))
-        else:
-            assert block.language == "text", f"a block of the tutorial is neither code nor output:\n{block.text}"
-            steps[-1].printed.extend(block.text.splitlines())
-    return files, steps
-
-
-def script_of(steps: list[Step]) -> str:
-    """Say after each command which step it was of, and with which status it ended."""
-    lines: list[str] = []
-    for number, step in enumerate(steps):
-        for command in step.commands:
-            lines += [command, f'echo "{MARK} {number}: $?"']
-    return "\n".join(lines) + "\n"
-
-
-def pattern_of(line: str) -> re.Pattern[str]:
-    """Match the line with other words where it has numbers, ids and times; a 0 is a 0."""
-    words = (r"\S+" if re.search(r"\d", word) and word != "0" else re.escape(word) for word in line.split())
-    return re.compile(r"\s+".join(words))
-
-
 def test_the_tutorial_does_what_it_says(clone: Clone) -> None:
-    files, steps = files_and_steps()
+    files, steps = files_and_steps(TUTORIAL, ("python",))
     for name, text in files.items():
         text, replaced = SERVERS.subn(f'SERVERS = "{clone.servers}"', text)
         assert replaced == ("keelmq" in text), f"{name} names the servers once"
         (clone.directory / name).write_text(text)
 
-    output = clone.run(script_of(steps))
-    parts = re.split(rf"^{MARK} (\d+): (\d+)\n", output, flags=re.MULTILINE)
-    printed = [""] * len(steps)
-    statuses: list[list[int]] = [[] for _ in steps]
-    for text, number, status in zip(parts[0::3], parts[1::3], parts[2::3], strict=False):
-        printed[int(number)] += text
-        statuses[int(number)].append(int(status))
-
-    for step, shown, ended in zip(steps, printed, statuses, strict=True):
-        expected = KILLED if "Killed" in step.printed else 0
-        assert ended == [expected] * len(step.commands), f"{step.commands} ended with {ended}\n{output}"
-        lines = iter(shown.splitlines())
-        for wanted in step.printed:
-            pattern = pattern_of(wanted)
-            assert any(pattern.search(line) for line in lines), f"{step.commands} did not print {wanted!r}\n{output}"
+    output = run(clone.directory, script_of(steps), clone.environment())
+    require_as_written(steps, output)
     missed = [said for said in ("kill:", "already running") if said in output]
     assert missed == [], f"a kill did not reach everything\n{output}"
     assert [node.running_pid() for node in clone.nodes()] == [None] * NODES

@@ -4,6 +4,7 @@ import io
 import subprocess
 import tarfile
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -33,9 +34,9 @@ def frozen_level() -> int:
     return max((release.feature_level for release in releases()), default=0)
 
 
-def unpack(commit: str, directory: Path) -> bool:
-    """Put the broker's packages as of a commit below `directory`. Returns False where that commit is not in this clone,
-    for instance in a shallow one.
+def unpack(commit: str, directory: Path, names: Sequence[str] = PACKAGES) -> bool:
+    """Put these files and folders as of a commit below `directory`. Returns False where that commit is not in this
+    clone, for instance in a shallow one.
     """
     GIT.require()
     command = [
@@ -48,7 +49,7 @@ def unpack(commit: str, directory: Path) -> bool:
         "--format=tar",
         commit,
         "--",
-        *PACKAGES,
+        *names,
     ]
     done = subprocess.run(command, capture_output=True, check=False)
     if done.returncode:

@@ -21,6 +21,7 @@ from cluster.process.data_directory import (
     read_unfinished,
 )
 from cluster.process.exit_codes import ExitCode, StartupError
+from cluster.process.offline.command_output import say
 from cluster.process.offline.new_cluster import (
     SECOND_RECORD,
     append_configuration,
@@ -71,7 +72,7 @@ def recover_command(data_dir: str, peer: str | None, *, accepted: bool, segment_
             try:
                 survivor.tell()
                 if survivor.is_alone:
-                    print("keelmqd: this node is the only voter already: start it; nothing was changed")
+                    say("this node is the only voter already: start it; nothing was changed")
                     return ExitCode.STOPPED
                 if accepted:
                     survivor.recover()
@@ -82,12 +83,12 @@ def recover_command(data_dir: str, peer: str | None, *, accepted: bool, segment_
     finally:
         directory.close()
     if accepted:
-        print(
-            f"keelmqd: node {stored.node_id} is the only voter of the new cluster {survivor.cluster_uid}. Start it, "
+        say(
+            f"node {stored.node_id} is the only voter of the new cluster {survivor.cluster_uid}. Start it, "
             "and add the others with empty data directories and --join (keelmq cluster add-node, promote)"
         )
     else:
-        print("keelmqd: nothing was changed; do it with --i-accept-the-loss-of-what-only-others-had")
+        say("nothing was changed; do it with --i-accept-the-loss-of-what-only-others-had")
     return ExitCode.STOPPED
 
 
@@ -157,7 +158,7 @@ class Survivor:
             lines.append(f"the last {uncommitted} entries were perhaps never committed; they will be")
         lines.append(f"anything that others acknowledged after entry {log.last_index} without this node is lost")
         for line in lines:
-            print(f"keelmqd: {line}")
+            say(line)
 
     def recover(self) -> None:
         """Write the new configuration into log and state, and the new name into the state."""

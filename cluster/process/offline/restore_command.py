@@ -20,6 +20,7 @@ from cluster.process.data_directory import (
     read_unfinished,
 )
 from cluster.process.exit_codes import ExitCode, StartupError
+from cluster.process.offline.command_output import say
 from cluster.process.offline.new_cluster import (
     SECOND_RECORD,
     append_configuration,
@@ -100,16 +101,23 @@ def restore_command(
         segment_bytes,
     )
     _require_empty(wanted.data_dir)
-    try:
-        with open(wanted.backup, "rb") as file:
+    with _opened(wanted.backup) as file:
+        try:
             verified = verify(file)
-            cluster_uid = _restore(wanted, verified, file)
-    except OSError as error:
-        raise StartupError(ExitCode.BAD_CONFIG, f"backup {backup}: {error.strerror}") from error
-    except BackupDamaged as error:
-        raise StartupError(ExitCode.LOG_CORRUPT, f"backup {backup}: {error}; nothing was changed") from None
+        except OSError as error:
+            raise StartupError(ExitCode.BAD_CONFIG, f"backup {backup}: {error.strerror}") from error
+        except BackupDamaged as error:
+            raise StartupError(ExitCode.LOG_CORRUPT, f"backup {backup}: {error}; nothing was changed") from None
+        cluster_uid = _restore(wanted, verified, file)
     _tell(wanted, verified, cluster_uid)
     return ExitCode.STOPPED
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise StartupError(ExitCode.BAD_CONFIG, f"backup {path}: {error.strerror}") from error
 
 
 def verify(file: BinaryIO) -> Verified:
@@ -187,7 +195,7 @@ def _restore(wanted: Wanted, verified: Verified, file: BinaryIO) -> str:
         _write(wanted, verified, file, directory.path, cluster_uid)
         directory.rename_cluster(cluster_uid)
         directory.finish()
-    except (LogError, IndexDamaged, SnapshotRefused, BackupDamaged) as error:
+    except (LogError, IndexDamaged, SnapshotRefused, BackupDamaged, OSError) as error:
         raise StartupError(
             ExitCode.DATA_DIR_UNUSABLE,
             f"data_dir {wanted.data_dir}: {error}. The directory is half restored, and no node starts on it: run the "
@@ -250,13 +258,13 @@ def _fill(reader: BackupReader, verified: Verified, index: Index, log: CommitLog
 
 def _tell(wanted: Wanted, verified: Verified, cluster_uid: str) -> None:
     begin = verified.begin
-    print(
-        f"keelmqd: node {wanted.node_id} of the new cluster {cluster_uid} holds the state after entry {begin.index} "
+    say(
+        f"node {wanted.node_id} of the new cluster {cluster_uid} holds the state after entry {begin.index} "
         f"(state hash {begin.state_hash}) in {wanted.data_dir}"
     )
     others = sorted({peer.node_id for peer in wanted.peers} - {wanted.node_id})
     if others:
-        print(
-            f"keelmqd: restore the other nodes ({', '.join(map(str, others))}) from the same file with the same --peer "
+        say(
+            f"restore the other nodes ({', '.join(map(str, others))}) from the same file with the same --peer "
             f"options and --restore-id {wanted.restore_id}, then start all of them",
         )

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from keelmq.cli.operations.backup import NewFile
+from keelmq.cli.operations.backup import NewFile, remove_left
 
 
 def test_the_first_that_is_whole_gets_the_name(tmp_path: Path) -> None:
@@ -24,3 +24,23 @@ def test_nothing_is_left_of_one_that_is_given_up(tmp_path: Path) -> None:
     with NewFile(tmp_path / "shop.backup") as file:
         file.write(b"half")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_killed_backups_have_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    left = tmp_path / "shop-7-20260102T030405Z.backup.0123abcd.partial"
+    kept = [tmp_path / name for name in ("shop.backup", "letters.0123abcd.partial", "shop.backup.partial")]
+    for path in (left, *kept):
+        path.write_bytes(b"half")
+    with NewFile(tmp_path / "bank.backup") as file:
+        remove_left(tmp_path)
+        assert not left.exists()
+        file.publish()  # one that is being written is no such file
+    assert sorted(tmp_path.iterdir()) == sorted([*kept, tmp_path / "bank.backup"])
+
+
+def test_a_backup_with_a_name_removes_what_is_left_of_that_name_only(tmp_path: Path) -> None:
+    left, other = tmp_path / "one.0123abcd.partial", tmp_path / "two.0123abcd.partial"
+    for path in (left, other):
+        path.write_bytes(b"half")
+    remove_left(tmp_path / "one")
+    assert list(tmp_path.iterdir()) == [other]

@@ -1,5 +1,8 @@
 """A survivor is recovered, wherever the command is interrupted; no node starts on a directory that is half done."""
 
+import contextlib
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -68,6 +71,16 @@ async def test_without_the_flag_it_tells_what_is_known_and_changes_nothing(
     async with running_node(config, []) as node:
         assert node.core.state.cluster_uid == uid
         assert node.core.log.base.index == 0
+
+
+async def test_it_goes_on_when_nobody_reads_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, _, uid = await used(tmp_path)
+    reading, writing = os.pipe()
+    os.close(reading)
+    with monkeypatch.context() as patched, contextlib.suppress(BrokenPipeError), os.fdopen(writing, "w", 1) as closed:
+        patched.setattr(sys, "stdout", closed)
+        assert recover(tmp_path) == ExitCode.STOPPED
+    await assert_goes_on(config, uid)
 
 
 @pytest.mark.parametrize(

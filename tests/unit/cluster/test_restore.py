@@ -1,5 +1,7 @@
 """A backup is restored, wherever the command is interrupted; two restores of one file are two clusters."""
 
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -118,3 +120,23 @@ async def test_a_backup_of_another_format_is_refused_and_changes_nothing(
     with pytest.raises(StartupError, match="its state has the format '3', this version reads '9'"):
         restore(file, config)
     assert not exists(config.data_dir)
+
+
+async def test_a_disk_that_fails_is_not_called_a_mistake_in_the_backup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, _ = await backed_up(tmp_path / "old")
+    config = node_config(tmp_path)
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), config.data_dir)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(command, "remove_copy", full)
+        with pytest.raises(StartupError, match=r"data_dir .*No space left.* half restored") as refused:
+            restore(file, config)
+    assert refused.value.code == ExitCode.DATA_DIR_UNUSABLE
+    with pytest.raises(StartupError, match=r"backup .*: Is a directory") as refused:
+        restore(tmp_path, config)
+    assert refused.value.code == ExitCode.BAD_CONFIG
+    assert restore(file, config) == ExitCode.STOPPED

@@ -1,6 +1,9 @@
 """Commands of `keelmq backup`."""
 
+import contextlib
+import fcntl
 import os
+import re
 import secrets
 import sys
 from datetime import UTC, datetime
@@ -34,6 +37,8 @@ app = typer.Typer(no_args_is_help=True, help="Backups of the whole cluster; keel
 
 SUFFIX: Final = ".backup"
 FRAME_TIMEOUT_MS: Final = 30_000
+PARTIAL_END: Final = r"\.[0-9a-f]{8}\.partial"
+"""End of the name of a file that is being written, as an expression."""
 PRIVATE_DIRECTORY_MODE: Final = 0o700
 PRIVATE_MODE: Final = 0o600
 """Mode of the file: it holds the messages of all clients and the hashes of their tokens."""
@@ -182,6 +187,7 @@ async def _create(connection: "Connection", target: Path, *, knows_leader: bool)
     if not knows_leader and begun.leader_id is None:
         say(f"warning: node {begun.node_id} knows no leader: others may have what it lacks", file=sys.stderr)
     stored = False
+    remove_left(target)
     try:
         with NewFile(_place(target, begun)) as file:
             await _copy(admin, begun, file)
@@ -215,6 +221,21 @@ def _place(target: Path, begun: "BackupBegun") -> Path:
     return target / f"{begun.cluster_id}-{begun.index}-{created}{SUFFIX}"
 
 
+def remove_left(target: Path) -> None:
+    """Remove what backups that were killed have left of their files for the same target. One that is being written is
+    locked by its writer; what cannot be removed stays.
+    """
+    directory, name = (
+        (target, rf".*{re.escape(SUFFIX)}") if target.is_dir() else (target.parent, re.escape(target.name))
+    )
+    left = re.compile(name + PARTIAL_END)
+    with contextlib.suppress(OSError):
+        for path in [each for each in directory.iterdir() if left.fullmatch(each.name)]:
+            with contextlib.suppress(OSError), path.open("rb") as stream:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
+
+
 class NewFile:
     """A file that appears under its name when it is whole and durable, and replaces nothing. All raise OSError."""
 
@@ -225,6 +246,8 @@ class NewFile:
         self._stream = open(  # noqa: SIM115 - closed by __exit__
             os.open(self._partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_MODE), "wb"
         )
+        with contextlib.suppress(OSError):  # not every file system has locks; remove_left() leaves the file alone then
+            fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,124 @@
+"""The directory of one node on its host: whose it is, what runs there, who may change it now, and files in it.
+
+Its source is sent with each call, as that of host_agent.py is.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+MARK = ".keelmq-deploy"
+"""File that says that the tool made the directory which it is in."""
+
+
+class AgentError(Exception):
+    """The request cannot be carried out; the text says why."""
+
+
+def running(root: Path) -> tuple[int, list[str]] | None:
+    """Return process id and command line of the node whose configuration is below `root`, whoever started it."""
+    begin = os.fsencode(root / "etc" / "keelmqd-")
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            if entry.stat().st_uid != os.geteuid():
+                continue  # anybody may have any command line
+            parts = (entry / "cmdline").read_bytes().split(b"\0")[:-1]
+        except OSError:
+            continue  # it has ended
+        if len(parts) >= 2 and parts[-2] == b"--config" and parts[-1].startswith(begin):
+            return int(entry.name), [os.fsdecode(part) for part in parts]
+    return None
+
+
+@contextlib.contextmanager
+def alone(root: Path) -> Iterator[None]:
+    """Keep other calls for the same root out within the block: also that of a tool that was killed, which goes on here.
+    Waits for their end. A root that does not exist is nobody's.
+    """
+    while root.is_dir():
+        handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            if not root.is_dir() or not os.path.samestat(os.fstat(handle), root.stat()):
+                continue  # it was removed meanwhile
+            yield
+            return
+        finally:
+            os.close(handle)
+    yield
+
+
+def is_new(path: Path, name: str) -> bool:
+    """Return whether `put` was killed while it stored a file of this name there."""
+    return path.name.startswith(f"{name}.") and path.name.endswith(".new")
+
+
+def is_ours(root: Path, owner: str) -> bool:
+    """Return whether the tool made the directory for this node of this cluster, or may make it: it is missing or
+    empty. `owner` is what the mark says.
+    """
+    mark = root / MARK
+    if mark.exists():
+        return mark.read_text() == owner
+    return not root.exists() or all(is_new(path, MARK) for path in root.iterdir())
+
+
+def require_ours(root: Path, owner: str) -> None:
+    """Raise AgentError when something else, or another node's data, is in the directory."""
+    if not is_ours(root, owner):
+        raise AgentError(f"{root} is not marked as that of {owner.strip()}: nothing was changed")
+
+
+def own_environment() -> dict[str, str]:
+    """Return the environment of a node: without what is meant for this program, or would be options of keelmqd."""
+    foreign = ("KEELMQ_", "PYTHON", "NOTIFY_SOCKET", "WATCHDOG_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+
+
+def has_data(root: Path) -> bool:
+    return (root / "data").is_dir() and any((root / "data").iterdir())
+
+
+def require_stopped(root: Path) -> None:
+    if running(root) is not None:
+        raise AgentError("the node still runs")
+
+
+def put(path: Path, sha256: str, mode: int) -> dict[str, Any]:
+    """Store standard input as the file, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for left in path.parent.glob(f"{path.name}.*.new"):
+        with contextlib.suppress(OSError), left.open("rb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody writes it any more
+            left.unlink()
+    handle, new = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".new", dir=path.parent)
+    digest = hashlib.sha256()
+    with open(handle, "wb") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        os.fchmod(handle, mode)
+        while block := sys.stdin.buffer.read(1 << 20):
+            digest.update(block)
+            stream.write(block)
+        stream.flush()
+        os.fsync(handle)
+        if digest.hexdigest() != sha256:
+            os.unlink(new)
+            raise AgentError(f"{path}: the file did not arrive whole")
+        os.rename(new, path)
+    return {}
+
+
+def digest(path: Path) -> dict[str, Any]:
+    """Return the SHA-256 of the file, empty without one."""
+    if not path.is_file():
+        return {"sha256": ""}
+    with path.open("rb") as stream:
+        return {"sha256": hashlib.file_digest(stream, "sha256").hexdigest()}

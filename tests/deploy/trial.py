@@ -1,0 +1,82 @@
+"""The common part of all trials: the tool, run on one deployment, with each call reported."""
+
+import asyncio
+import os
+import shutil
+import signal
+import tarfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from deploy.reporting.report import Report
+from keelmq import Connection
+from keelmq.consuming.group_session import first_offset
+from tests.deploy.hosts import Hosts
+from tests.e2e.cluster_process import wait_for
+from tests.e2e.test_deploy import Deployment
+from tests.versions.releases import Release
+
+PLACES: Final = {1: 1, 2: 2, 3: 3}
+OTHER_PLACES: Final = {1: 4, 2: 5, 3: 6}
+"""The same node ids on other hosts."""
+
+
+class Bundles(NamedTuple):
+    present: Path
+    """Of this tree."""
+    another: Path
+    """Another release with the same program."""
+    former: tuple[Release, Path] | None
+    """Of the last release; None where its commit is not in this clone."""
+
+
+class Trial:
+    """One cluster from nothing to its end. A broken promise raises AssertionError."""
+
+    name: str = ""
+
+    def __init__(self, report: Report, hosts: Hosts, bundles: Bundles) -> None:
+        self._report = report
+        self._hosts = hosts
+        self._bundles = bundles
+        self._deployment = hosts.deployment(self.name, PLACES)
+
+    async def run(self) -> dict[str, object]:
+        """Return the figures of the trial."""
+        raise NotImplementedError
+
+    async def _done(self, *arguments: str, at: Deployment | None = None) -> str:
+        self._report.step(" ".join(["keelmq-deploy", *arguments]))
+        return await asyncio.to_thread((at or self._deployment).done, *arguments)
+
+    async def _destroy(self, at: Deployment | None = None) -> None:
+        await self._done("destroy", "--yes", "e2e", at=at)
+        assert (at or self._deployment).pids() == {}
+
+
+def kill_and_wipe(deployment: Deployment, numbers: Iterable[int]) -> None:
+    """Kill the nodes, and take everything from their hosts."""
+    pids = deployment.pids()
+    for number in numbers:
+        os.kill(pids[number], signal.SIGKILL)
+        wait_for(lambda number=number: number not in deployment.pids(), "the node to be gone")  # type: ignore[misc]
+        shutil.rmtree(deployment.root(number))
+
+
+async def messages_of(deployment: Deployment) -> int:
+    """Return how many messages the queue of the load has."""
+    connection = Connection(list(deployment.urls.values()))
+    try:
+        return await first_offset(connection, ("load", 0), "latest")
+    finally:
+        connection.close()
+
+
+def another_release(release: Path, path: Path) -> Path:
+    """Write a bundle that is another release with the same program: it has one more file."""
+    with tarfile.open(release) as archive, tarfile.open(path, "w:gz") as other:
+        for member in archive:
+            other.addfile(member, archive.extractfile(member) if member.isfile() else None)
+        other.addfile(tarfile.TarInfo(f"{Path(archive.getnames()[0]).parts[0]}/ANOTHER"))
+    return path

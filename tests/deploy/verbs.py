@@ -1,0 +1,57 @@
+"""The way from bare hosts to a served message, and the verbs on a running cluster, under load."""
+
+import asyncio
+import time
+from typing import Final
+
+from deploy.reporting.result import result_of
+from tests.chaos.network import host_of
+from tests.deploy.hosts import PEER_PORT
+from tests.deploy.trial import Trial, kill_and_wipe
+from tests.e2e.test_deploy import load
+
+SERVED_S_MAX: Final = 60.0
+"""Longest time from bare hosts to a message that is served."""
+
+
+class Verbs(Trial):
+    """A closed port that preflight names; a second run that changes nothing; restart, upgrade to another release,
+    rollback, and a wiped host that is replaced: no call fails, no message is lost.
+    """
+
+    name = "verbs"
+
+    async def run(self) -> dict[str, object]:
+        deployment = self._deployment
+        await self._closed_port()
+        begun_s = time.monotonic()
+        await self._done("bootstrap", "--bundle", str(self._bundles.present))
+        before = deployment.pids()
+        async with load(deployment) as acknowledged:
+            while not acknowledged:
+                await asyncio.sleep(0.01)
+            served_s = time.monotonic() - begun_s
+            assert served_s <= SERVED_S_MAX, served_s
+            await self._done("bootstrap")
+            assert deployment.pids() == before, "a second run changes nothing"
+            await self._done("restart")
+            await self._done("upgrade", "--bundle", str(self._bundles.another))
+            await self._done("rollback")
+            again = await self._done("rollback")
+            assert result_of(again)["steps"] <= 1, again  # it waits until all are healthy
+            number = deployment.leader()
+            kill_and_wipe(deployment, [number])
+            await self._done("replace", str(number), "--bundle", str(self._bundles.present))
+        await self._done("status")
+        await self._destroy()
+        return {"served_s": round(served_s, 1), "acknowledged": len(acknowledged), "failed_calls": 0, "lost": 0}
+
+    async def _closed_port(self) -> None:
+        network = self._hosts.network
+        await network.rules("closed", 2, [f"tcp dport {PEER_PORT} drop"])
+        found = await asyncio.to_thread(self._deployment.run, "preflight")
+        assert found.returncode == 1, found.stdout
+        for number in (1, 3):
+            assert f"node {number} (root@{host_of(number)}): {host_of(2)}:{PEER_PORT} cannot be reached" in found.stdout
+        await network.remove("closed")
+        await self._done("preflight")

@@ -1,0 +1,133 @@
+"""A host whose tool was killed: what the tool began goes on, and the next call waits for its end."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from deploy.rollout import host_agent
+from deploy.rollout.host_agent import note_restore, restore_note, set_aside
+from deploy.rollout.host_root import MARK, AgentError, is_ours
+from deploy.rollout.transport import agent_source
+from tests.e2e.cluster_process import wait_for
+
+OWNER = "node 1 of the cluster shop\n"
+NOTE = {"restore_id": "drill", "backup": "b" * 64, "finished": False}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    path = tmp_path / "node1"
+    path.mkdir()
+    (path / MARK).write_text(OWNER)
+    return path
+
+
+def call(action: str, **arguments: object) -> subprocess.Popen[bytes]:
+    """Begin a call as the tool does."""
+    request = json.dumps({"action": action, "arguments": arguments}).encode() + b"\n"
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([sys.executable, "-I", "-c", agent_source()], stdin=pipe, stdout=pipe)
+    assert process.stdin is not None
+    process.stdin.write(request)
+    process.stdin.close()
+    return process
+
+
+def answer_of(process: subprocess.Popen[bytes]) -> dict[str, object]:
+    with process:
+        assert process.stdout is not None
+        found: dict[str, object] = json.loads(process.stdout.read())
+        return found
+
+
+def slow_bundle(directory: Path) -> Path:
+    """Return a bundle whose installation says that it has begun, and waits until it may go on."""
+    os.mkfifo(directory / "go-on")
+    source = directory / "keelmq" / "install.sh"
+    source.parent.mkdir()
+    source.write_text(
+        f'echo begun >> "{directory}/begun"; read -r _ < "{directory}/go-on"; mkdir -p "$1/bin"; : > "$1/bin/keelmqd"\n'
+    )
+    with tarfile.open(directory / "a.tar.gz", "w:gz") as archive:
+        archive.add(source.parent, "keelmq")
+    return directory / "a.tar.gz"
+
+
+def waits_for_a_lock(process: subprocess.Popen[bytes]) -> bool:
+    lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    return any(words[1] == "->" and words[5] == str(process.pid) for words in lines)
+
+
+def test_an_installation_goes_on_without_its_tool_and_is_not_begun_again(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "bundle").mkdir()
+    archive = slow_bundle(tmp_path / "bundle")
+    arguments = {"root": str(root), "archive": str(archive), "name": "a", "owner": OWNER}
+    first = call("install", **arguments)
+    begun = tmp_path / "bundle" / "begun"
+    wait_for(begun.exists, "the first installation")
+    second = call("install", **arguments)
+    wait_for(lambda: waits_for_a_lock(second), "the second installation to wait")
+    (tmp_path / "bundle" / "go-on").write_text("\n")
+    assert (answer_of(first), answer_of(second)) == ({}, {})
+    assert begun.read_text() == "begun\n"
+    assert (root / "current").readlink() == root / "releases" / "a"
+
+
+def test_a_file_that_does_not_arrive_whole_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "node1" / MARK
+    content = OWNER.encode()
+    for sha256 in (hashlib.sha256(b"other").hexdigest(), hashlib.sha256(b"").hexdigest()):
+        process = call("put", path=str(path), sha256=sha256, mode=0o600)
+        assert ("error" in answer_of(process)) == (sha256 != hashlib.sha256(b"").hexdigest())
+    left = path.with_name(f"{MARK}.x1y2z3.new")
+    left.write_bytes(content)
+    path.unlink()
+    assert is_ours(path.parent, OWNER), "a first call that was killed claims nothing"
+    answer_of(call("put", path=str(path), sha256=hashlib.sha256(b"").hexdigest(), mode=0o644))
+    assert [each.name for each in path.parent.iterdir()] == [MARK]
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_restore_is_noted_where_there_is_no_data_only(root: Path) -> None:
+    (root / "data").mkdir()
+    (root / "data" / "identity").touch()
+    with pytest.raises(AgentError, match="is not empty"):
+        note_restore(root, OWNER, NOTE)
+    assert restore_note(root) == {}
+    set_aside(root, OWNER)
+    assert (root / "data.old" / "identity").exists()
+    note_restore(root, OWNER, NOTE)
+    (root / "restore.backup").touch()
+    (root / "data").mkdir()
+    (root / "data" / "unfinished").touch()
+    assert not host_agent.is_restored(root)
+    (root / "data" / "identity").touch()
+    assert not host_agent.is_restored(root)
+    (root / "data" / "unfinished").unlink()
+    assert host_agent.is_restored(root)
+    note_restore(root, OWNER, {**NOTE, "finished": True})
+    assert not (root / "restore.backup").exists()
+    with pytest.raises(AgentError, match="is not empty"):
+        note_restore(root, OWNER, {**NOTE, "restore_id": "another"})
+
+
+def test_what_is_set_aside_replaces_what_was_before_and_a_link_is_left_alone(root: Path, tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        (root / "data").mkdir()
+        (root / "data" / name).touch()
+        set_aside(root, OWNER)
+    assert [path.name for path in (root / "data.old").iterdir()] == ["second"]
+    set_aside(root, OWNER)
+    assert [path.name for path in (root / "data.old").iterdir()] == ["second"], "without data nothing is done"
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk" / "log").touch()
+    (root / "data").symlink_to(tmp_path / "disk")
+    with pytest.raises(AgentError, match="empty it by hand"):
+        set_aside(root, OWNER)
+    assert (tmp_path / "disk" / "log").exists()
