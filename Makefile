@@ -59,14 +59,14 @@ help: ## list the targets
 setup: $(TOOLS) $(SPARK) ## make .venv with the broker, the SDK, the Spark package and the tools
 	@echo 'ready: $(BIN)/keelmqd (broker), $(BIN)/keelmq (command line)'
 
-$(BROKER): pyproject.toml client/pyproject.toml $(LOCKS)/build.txt $(LOCKS)/broker.txt $(LOCKS)/sdk.txt
+$(BROKER): pyproject.toml client/pyproject.toml $(LOCKS)/build.txt $(LOCKS)/broker.txt $(LOCKS)/sdk.txt $(LOCKS)/deploy.txt
 	@if ! $(BIN)/python -m pip --version > /dev/null 2>&1; then \
 	    python=$$(deploy/find_python.sh); echo "setup: making $(VENV) with $$($$python --version)"; \
 	    rm -rf $(VENV); $$python -m venv $(VENV); \
 	fi
 	@echo 'setup: installing the broker and the SDK into $(VENV) (a few seconds)'
 	@$(LOCKED) -r $(LOCKS)/build.txt
-	@$(LOCKED) -r $(LOCKS)/broker.txt -r $(LOCKS)/sdk.txt
+	@$(LOCKED) -r $(LOCKS)/broker.txt -r $(LOCKS)/sdk.txt -r $(LOCKS)/deploy.txt
 	@$(INSTALL) --no-deps -e . -e client
 	@touch $@
 

@@ -11,6 +11,7 @@ from typing import Final
 from deploy.reporting.report import Report
 from deploy.rollout.inventory import InventoryError, read_inventory
 from deploy.rollout.node_verbs import NodeVerbs
+from deploy.rollout.render_verb import TARGETS, RenderVerb
 from deploy.rollout.rolling import Unsafe
 from deploy.rollout.verbs import ERRORS
 
@@ -18,7 +19,7 @@ NODE_VERBS: Final = ("transfer", "drain", "undrain", "add", "remove", "replace")
 """Verbs that are about one node, whose id follows."""
 VERBS: Final = (
     *("preflight", "install", "bootstrap", "status", "restart", "upgrade", "rollback", *NODE_VERBS),
-    *("certs", "logs", "bundle", "destroy"),
+    *("certs", "logs", "bundle", "destroy", "render"),
 )
 DONE, FAILED, USAGE, UNSAFE = range(4)
 
@@ -33,7 +34,7 @@ def main() -> int:
         return _end(USAGE, f"{options.inventory} has no node {options.node}")
     report = Report()
     try:
-        verbs = NodeVerbs(inventory, options, report)
+        verbs = (RenderVerb if options.verb == "render" else NodeVerbs)(inventory, options, report)
     except OSError as error:  # a file that the inventory names
         return _end(USAGE, str(error))
     code, reason = DONE, ""
@@ -68,8 +69,13 @@ def _end(code: int, message: str) -> int:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="keelmq-deploy", description=__doc__, allow_abbrev=False)
     parser.add_argument("verb", choices=VERBS)
-    parser.add_argument("node", nargs="?", type=int, help=f"Id of the node: {', '.join(NODE_VERBS)}.")
-    parser.add_argument("--inventory", type=Path, default=Path("cluster.toml"), help="default: cluster.toml")
+    parser.add_argument(
+        "subject",
+        nargs="?",
+        metavar="NODE|TARGET",
+        help=f"Id of the node: {', '.join(NODE_VERBS)}. What to render for: {', '.join(TARGETS)}.",
+    )
+    parser.add_argument("-i", "--inventory", type=Path, default=Path("cluster.toml"), help="default: cluster.toml")
     parser.add_argument("--dry-run", action="store_true", help="Print the plan, and change nothing.")
     parser.add_argument("--bundle", type=Path, help="File that `make bundle` made, to install first.")
     parser.add_argument("--timeout-s", type=float, default=120.0, help="Longest wait for health, in seconds (120).")
@@ -78,11 +84,24 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--accept-downtime", action="store_true", help="restart, upgrade: also where the others are no majority."
     )
-    parser.add_argument("--renew", action="store_true", help="certs: replace the certificates; the keys stay.")
-    parser.add_argument("--output", type=Path, help="bundle: the file to write (INVENTORY.support.tar.gz).")
+    parser.add_argument("--renew", action="store_true", help="certs, render: replace the certificates; the keys stay.")
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        help="bundle: the file to write (INVENTORY.support.tar.gz). render: the directory, which is replaced.",
+    )
     options = parser.parse_intermixed_args()
-    if (options.verb in NODE_VERBS) != (options.node is not None):
-        parser.error(f"{options.verb} {'needs the id of a node' if options.node is None else 'is about all nodes'}")
+    options.node = None
+    if options.verb == "render":
+        if options.subject not in TARGETS or options.output is None:
+            parser.error(f"render needs one of {', '.join(TARGETS)}, and --output DIRECTORY")
+    elif (options.verb in NODE_VERBS) != (options.subject is not None):
+        parser.error(f"{options.verb} {'needs the id of a node' if options.subject is None else 'is about all nodes'}")
+    elif options.subject is not None:
+        if not options.subject.isdecimal():
+            parser.error(f"{options.subject} is no id of a node")
+        options.node = int(options.subject)
     if not 0 < options.timeout_s < 86_400 or options.lines < 1:
         parser.error("--timeout-s and --lines have to be positive")
     return options

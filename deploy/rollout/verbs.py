@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from deploy.reporting.report import Report
+from deploy.rollout.certificates import CertificateError
 from deploy.rollout.health import Probe, Unhealthy, leader_of, why_not_whole
-from deploy.rollout.inventory import Inventory
+from deploy.rollout.inventory import SECRET_END, Inventory
 from deploy.rollout.preflight import defects_of
 from deploy.rollout.rolling import (
     NOTE_END,
@@ -128,7 +129,7 @@ class Verbs:
         steps += [self._step(each, f"remove {each.node.root}", each.host.destroy) for each in nodes]
         self._do(steps)
         if not self._options.dry_run:
-            for end in (NOTE_END, ".secret"):
+            for end in (NOTE_END, SECRET_END):
                 self._inventory.beside(end).unlink(missing_ok=True)
 
     def _roll(self, nodes: list[Deployed], chosen: list[Deployed], *, skips_wanted: bool = False) -> None:
@@ -203,9 +204,9 @@ class Verbs:
         """Return the peer secret that the tool keeps beside the inventory, or None if it has none."""
         if not self._inventory.makes_secret:
             return None
-        path = self._inventory.beside(".secret")
+        path = self._inventory.beside(SECRET_END)
         if create and not path.exists():
-            new = self._inventory.beside(".secret.new")
+            new = self._inventory.beside(f"{SECRET_END}.new")
             new.unlink(missing_ok=True)
             with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
                 stream.write(secrets.token_hex() + "\n")
@@ -223,4 +224,4 @@ class Verbs:
             yield
 
 
-ERRORS: Final = (Failed, HostError, Unhealthy, OSError)
+ERRORS: Final = (Failed, CertificateError, HostError, Unhealthy, OSError)
