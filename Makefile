@@ -42,6 +42,9 @@ LINEAGE_ARGS ?=
 BENCH_ARGS ?=
 DIST_ARGS ?=
 BUNDLE_ARGS ?=
+DEB_ARGS ?=
+IMAGE_ARGS ?=
+BASE ?=
 LOCK_ARGS ?=
 AUDIT_ARGS ?=
 POWERLOSS_ARGS ?=
@@ -50,7 +53,7 @@ SOAK_ARGS ?=
 MONITORING_ARGS ?=
 DEPLOY_TEST_ARGS ?=
 
-.PHONY: help setup check lint test demo lineage sim mutants chaos powerloss fuzz soak monitoring-test deploy-test bench cluster cluster-add cluster-stop lock audit dist bundle format clean
+.PHONY: help setup check lint test demo lineage sim mutants chaos powerloss fuzz soak monitoring-test deploy-test bench cluster cluster-add cluster-stop lock audit dist bundle deb image format clean
 
 help: ## list the targets
 	@echo 'KeelMQ: make <target>'
@@ -159,6 +162,12 @@ dist: $(DIST) ## wheels, source distributions and SBOMs of the three packages in
 
 bundle: $(DIST) ## one tarball with everything to install the broker and the keelmq command without a network: docs/deploy.md
 	@$(BIN)/python -m deploy.bundle $(BUNDLE_ARGS)
+
+deb: $(DIST) ## a Debian package of the broker and the keelmq command, with all that they need: DEB_ARGS='--bundle dist/keelmq-….tar.gz'
+	@$(BIN)/python -m deploy.deb $(DEB_ARGS)
+
+image: $(DIST) ## a container image, built without a network: BASE=NAME@sha256:DIGEST IMAGE_ARGS='--engine docker' (docs/containers.md)
+	@$(BIN)/python -m deploy.image --base '$(BASE)' $(IMAGE_ARGS)
 
 format: $(TOOLS) ## rewrite the code in the project's format
 	@$(BIN)/ruff format .
