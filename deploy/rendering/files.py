@@ -27,10 +27,13 @@ class RenderError(Exception):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes every value in full, and text of several lines as a block."""
+    """Writes every value in full, text of several lines as a block, and lists below their key."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
 
 
 def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:

@@ -111,6 +111,9 @@ def _parts(inventory: Inventory, node: Node, data_dir: str, etc: str) -> Parts:
         if name in given:
             sources[name] = inventory.path.parent / str(given[name])
             options[name] = f"{etc}/{name}"
+    if "join" in options:  # a node that is added to a running cluster: keelmqd takes no peers beside it
+        del options["peers"]
+        options.setdefault("http_url", node.url)
     files = {name: _content(node, name, path) for name, path in sources.items()}
     return Parts(node, _address(node), options, files)
 

@@ -15,11 +15,11 @@ from deploy.rollout.render_verb import TARGETS, RenderVerb
 from deploy.rollout.rolling import Unsafe
 from deploy.rollout.verbs import ERRORS
 
-NODE_VERBS: Final = ("transfer", "drain", "undrain", "add", "remove", "replace")
+NODE_VERBS: Final = ("transfer", "drain", "undrain", "add", "remove", "replace", "spare", "leads")
 """Verbs that are about one node, whose id follows."""
 VERBS: Final = (
     *("preflight", "install", "bootstrap", "status", "restart", "upgrade", "rollback", *NODE_VERBS),
-    *("certs", "logs", "bundle", "destroy", "render"),
+    *("certs", "logs", "bundle", "destroy", "render", "wait"),
 )
 DONE, FAILED, USAGE, UNSAFE = range(4)
 

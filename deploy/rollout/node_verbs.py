@@ -12,7 +12,7 @@ from typing import Any, Final
 from deploy.rollout.certificates import Certificates
 from deploy.rollout.health import POLL_S, Unhealthy, View, leader_of, why_not_whole
 from deploy.rollout.inventory import Node
-from deploy.rollout.rolling import Deployed, Unsafe, refuse_unless_safe
+from deploy.rollout.rolling import Deployed, Unsafe, refuse_unless_safe, wait_whole
 from deploy.rollout.support_bundle import support_bundle
 from deploy.rollout.verbs import Failed, Step, Verbs
 
@@ -83,6 +83,22 @@ class NodeVerbs(Verbs):
             steps.append(self._wait_step())
             steps.append(self._step(each, "note that it is in service", lambda: each.host.drain(drained=False)))
         self._do(steps)
+
+    # --- for other tools that restart nodes --------------------------------------------------------------------------
+
+    def wait(self) -> None:
+        """Return once all nodes are healthy."""
+        wait_whole(self._probe, self._options.timeout_s)
+
+    def spare(self) -> None:
+        """Return once the others can do without the named node. Raises Unsafe when they cannot."""
+        self._refuse_unless_safe(self._named_node())
+
+    def leads(self) -> None:
+        """Raise Failed unless the named node leads."""
+        node = self._named_node()
+        if leader_of(self._probe.views()) != node.id:
+            raise Failed(f"node {node.id} does not lead")
 
     def _note_drained(self, each: Deployed) -> None:
         self._refuse_unless_safe(each.node)
@@ -281,8 +297,10 @@ class NodeVerbs(Verbs):
         self._do([Step(f"write logs, state and configuration, without secrets, to {path}", write)])
 
     def _named(self) -> Deployed:
-        node = next(node for node in self._inventory.nodes if node.id == self._options.node)
-        return Deployed(self._inventory, node)
+        return Deployed(self._inventory, self._named_node())
+
+    def _named_node(self) -> Node:
+        return next(node for node in self._inventory.nodes if node.id == self._options.node)
 
 
 def _digest(path: Path) -> str:

@@ -2,13 +2,13 @@
 
 import argparse
 import os
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+from deploy.rendering.ansible import ansible, data_dir, etc
 from deploy.rendering.compose import ETC as COMPOSE_ETC
 from deploy.rendering.compose import compose
-from deploy.rendering.files import Files, RenderError, refuse_foreign, write_directory
+from deploy.rendering.files import RenderError, refuse_foreign, write_directory
 from deploy.rendering.image import DATA, USER
 from deploy.rendering.kubernetes import ETC as KUBERNETES_ETC
 from deploy.rendering.kubernetes import kubernetes
@@ -18,7 +18,7 @@ from deploy.rollout.certificates import Certificates
 from deploy.rollout.inventory import Inventory
 from deploy.rollout.verbs import Failed, Step, Verbs
 
-TARGETS: Final = ("compose", "kubernetes")
+TARGETS: Final = ("compose", "kubernetes", "ansible")
 
 
 class RenderVerb(Verbs):
@@ -33,7 +33,7 @@ class RenderVerb(Verbs):
         """Make what is missing of certificates and secret, have keelmqd check every configuration, write the files."""
         try:
             refuse_foreign(self._directory)
-            if not self._inventory.file.containers.image:
+            if self._target != "ansible" and not self._inventory.file.containers.image:
                 raise RenderError("image is missing in [containers] of the inventory: docs/containers.md")
             self._do([*self._material_steps(), Step(f"check and write {self._directory}", self._write)])
         except RenderError as error:
@@ -57,18 +57,22 @@ class RenderVerb(Verbs):
         self._secret(create=True)
 
     def _write(self) -> None:
-        etc = {"compose": COMPOSE_ETC, "kubernetes": KUBERNETES_ETC}[self._target]
-        nodes = in_containers(parts_of(self._inventory, DATA, etc))
         is_root = os.geteuid() == 0
-        rendered: Mapping[str, Callable[[], Files]] = {
-            "compose": lambda: compose(self._inventory, nodes, _user(is_root)),
-            "kubernetes": lambda: kubernetes(self._inventory, nodes),
-        }
-        files = rendered[self._target]()
+        if self._target == "ansible":
+            place, where = etc(self._inventory), data_dir(self._inventory)
+            nodes = parts_of(self._inventory, where, place)
+            files = ansible(self._inventory, nodes)
+        elif self._target == "kubernetes":
+            place = KUBERNETES_ETC
+            nodes = in_containers(parts_of(self._inventory, DATA, place))
+            files = kubernetes(self._inventory, nodes)
+        else:
+            place = COMPOSE_ETC
+            nodes = in_containers(parts_of(self._inventory, DATA, place))
+            files = compose(self._inventory, nodes, _user(is_root))
         for each in nodes:
-            check(each, etc)
-        gives = is_root and self._target == "compose"
-        write_directory(self._directory, files, USER if gives else None)
+            check(each, place)
+        write_directory(self._directory, files, USER if is_root and self._target == "compose" else None)
 
 
 def _user(is_root: bool) -> str:

@@ -30,6 +30,8 @@ from deploy.rollout.rolling import (
 from deploy.rollout.transport import HostError
 
 BUNDLE_NAME_CHARACTERS: Final = 12
+READING: Final = ("preflight", "status", "logs", "bundle", "wait", "spare", "leads")
+"""Verbs that change nothing at the nodes: any number at a time, beside one of the others."""
 
 
 class Failed(Exception):
@@ -54,7 +56,7 @@ class Verbs:
     def run(self) -> None:
         verb: str = self._options.verb
         act: Callable[[], None] = getattr(self, verb)
-        if verb in ("preflight", "status", "logs", "bundle") or self._options.dry_run:
+        if verb in READING or self._options.dry_run:
             act()
             return
         with self._alone():
