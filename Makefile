@@ -44,6 +44,9 @@ BENCH_ARGS ?=
 PEERS_ARGS ?=
 DIST_ARGS ?=
 BUNDLE_ARGS ?=
+DEB_ARGS ?=
+IMAGE_ARGS ?=
+BASE ?=
 LOCK_ARGS ?=
 AUDIT_ARGS ?=
 POWERLOSS_ARGS ?=
@@ -52,7 +55,7 @@ SOAK_ARGS ?=
 MONITORING_ARGS ?=
 DEPLOY_TEST_ARGS ?=
 
-.PHONY: help setup check lint test demo lineage sim mutants chaos strangers powerloss fuzz soak monitoring-test deploy-test bench bench-peers cluster cluster-add cluster-stop lock audit dist bundle format clean
+.PHONY: help setup check lint test demo lineage sim mutants chaos strangers powerloss fuzz soak monitoring-test deploy-test bench bench-peers cluster cluster-add cluster-stop lock audit dist bundle deb image format clean
 
 help: ## list the targets
 	@echo 'KeelMQ: make <target>'
@@ -61,14 +64,14 @@ help: ## list the targets
 setup: $(TOOLS) $(SPARK) ## make .venv with the broker, the SDK, the Spark package and the tools
 	@echo 'ready: $(BIN)/keelmqd (broker), $(BIN)/keelmq (command line)'
 
-$(BROKER): pyproject.toml client/pyproject.toml $(LOCKS)/build.txt $(LOCKS)/broker.txt $(LOCKS)/sdk.txt
+$(BROKER): pyproject.toml client/pyproject.toml $(LOCKS)/build.txt $(LOCKS)/broker.txt $(LOCKS)/sdk.txt $(LOCKS)/deploy.txt
 	@if ! $(BIN)/python -m pip --version > /dev/null 2>&1; then \
 	    python=$$(deploy/find_python.sh); echo "setup: making $(VENV) with $$($$python --version)"; \
 	    rm -rf $(VENV); $$python -m venv $(VENV); \
 	fi
 	@echo 'setup: installing the broker and the SDK into $(VENV) (a few seconds)'
 	@$(LOCKED) -r $(LOCKS)/build.txt
-	@$(LOCKED) -r $(LOCKS)/broker.txt -r $(LOCKS)/sdk.txt
+	@$(LOCKED) -r $(LOCKS)/broker.txt -r $(LOCKS)/sdk.txt -r $(LOCKS)/deploy.txt
 	@$(INSTALL) --no-deps -e . -e client
 	@touch $@
 
@@ -167,6 +170,12 @@ dist: $(DIST) ## wheels, source distributions and SBOMs of the three packages in
 
 bundle: $(DIST) ## one tarball with everything to install the broker and the keelmq command without a network: docs/deploy.md
 	@$(BIN)/python -m deploy.bundle $(BUNDLE_ARGS)
+
+deb: $(DIST) ## a Debian package of the broker and the keelmq command, with all that they need: DEB_ARGS='--bundle dist/keelmq-….tar.gz'
+	@$(BIN)/python -m deploy.deb $(DEB_ARGS)
+
+image: $(DIST) ## a container image, built without a network: BASE=NAME@sha256:DIGEST IMAGE_ARGS='--engine docker' (docs/containers.md)
+	@$(BIN)/python -m deploy.image --base '$(BASE)' $(IMAGE_ARGS)
 
 format: $(TOOLS) ## rewrite the code in the project's format
 	@$(BIN)/ruff format .

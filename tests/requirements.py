@@ -156,6 +156,14 @@ def _no_private_mounts() -> str | None:
     return None if reason is None else f"no namespaces: {reason}"
 
 
+def _no_overlay() -> str | None:
+    """Return why this machine's root cannot be laid below another one; None when it can."""
+    with tempfile.TemporaryDirectory() as place:
+        over = f"overlay overlay -o lowerdir=/,upperdir={place}/up,workdir={place}/work {place}/root"
+        script = f"mount -t tmpfs tmpfs {place} && cd {place} && mkdir up work root && mount -t {over}"
+        return refusal([*(unshare_command() or UNSHARE), "/bin/sh", "-c", script])
+
+
 def _no_small_disk() -> str | None:
     with tempfile.TemporaryDirectory() as directory:
         reason = refusal(["mount", "-t", "tmpfs", "tmpfs", directory])
@@ -196,6 +204,9 @@ MAKE: Final = Requirement("make")
 BASH: Final = Requirement("bash")
 GIT: Final = Requirement("git")
 OPENSSL: Final = Requirement("bash", "openssl")
+ANSIBLE: Final = Requirement("ansible-playbook")
+OVERLAY: Final = Requirement("unshare", "mount", attempt=_no_overlay)
+"""Roots of their own for programs, made of this machine's."""
 BUILDING: Final = Requirement("git", attempt=_no_build_backend)
 DYING_WITH_PARENT: Final = Requirement("setpriv")
 CHROMIUM: Final = Requirement("chromium", "chromedriver")
@@ -206,6 +217,8 @@ NAMESPACES: Final = Requirement(
     "unshare", "nsenter", "setpriv", "mount", "umount", "ip", "tc", "nft", attempt=_no_namespaces
 )
 """All or nothing: in namespaces of which a part cannot be had, nodes would not even find their loopback."""
+DEBIAN_ROOT: Final = Requirement("dpkg-deb", "adduser", "unshare", "mount", "runuser", root=True, attempt=_no_overlay)
+"""What installs packages of Debian as root, in a copy of the machine."""
 POWER_LOSS: Final = Requirement("unshare", "mount", "umount", root=True, attempt=_no_private_mounts)
 PROMETHEUS: Final = Requirement("prometheus", "promtool")
 MAKING_EXT4: Final = Requirement("mkfs.ext4")

@@ -10,17 +10,18 @@ from typing import Final
 
 from deploy.reporting.report import Report
 from deploy.rollout.inventory import InventoryError, read_inventory
+from deploy.rollout.render_verb import TARGETS, RenderVerb
 from deploy.rollout.rolling import Unsafe
 from deploy.rollout.verbs import ERRORS
 from deploy.rollout.ways_back import ACCEPT, WaysBack
 
-NODE_VERBS: Final = ("transfer", "drain", "undrain", "add", "remove", "replace", "recover")
+NODE_VERBS: Final = ("transfer", "drain", "undrain", "add", "remove", "replace", "recover", "spare", "leads")
 """Verbs that are about one node, whose id follows."""
 MAY_NAME_NODE: Final = ("backup",)
 """Verbs that may be given the id of a node."""
 VERBS: Final = (
     *("preflight", "install", "bootstrap", "status", "restart", "upgrade", "rollback", *NODE_VERBS),
-    *("backup", "restore", "certs", "logs", "bundle", "destroy"),
+    *("backup", "restore", "certs", "logs", "bundle", "destroy", "render", "wait"),
 )
 DONE, FAILED, USAGE, UNSAFE = range(4)
 
@@ -35,7 +36,7 @@ def main() -> int:
         return _end(USAGE, f"{options.inventory} has no node {options.node}")
     report = Report()
     try:
-        verbs = WaysBack(inventory, options, report)
+        verbs = (RenderVerb if options.verb == "render" else WaysBack)(inventory, options, report)
     except OSError as error:  # a file that the inventory names
         return _end(USAGE, str(error))
     code, reason = DONE, ""
@@ -72,9 +73,12 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="keelmq-deploy", description=__doc__, allow_abbrev=False)
     parser.add_argument("verb", choices=VERBS)
     parser.add_argument(
-        "node", nargs="?", type=int, help=f"Id of the node: {', '.join((*NODE_VERBS, *MAY_NAME_NODE))}."
+        "subject",
+        nargs="?",
+        metavar="NODE|TARGET",
+        help=f"Id of the node: {', '.join((*NODE_VERBS, *MAY_NAME_NODE))}. Render for: {', '.join(TARGETS)}.",
     )
-    parser.add_argument("--inventory", type=Path, default=Path("cluster.toml"), help="default: cluster.toml")
+    parser.add_argument("-i", "--inventory", type=Path, default=Path("cluster.toml"), help="default: cluster.toml")
     parser.add_argument("--dry-run", action="store_true", help="Print the plan, and change nothing.")
     parser.add_argument("--bundle", type=Path, help="File that `make bundle` made, to install first.")
     parser.add_argument("--timeout-s", type=float, default=120.0, help="Longest wait for health, in seconds (120).")
@@ -91,15 +95,25 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--accept-downtime", action="store_true", help="restart, upgrade: also where the others are no majority."
     )
-    parser.add_argument("--renew", action="store_true", help="certs: replace the certificates; the keys stay.")
+    parser.add_argument("--renew", action="store_true", help="certs, render: replace the certificates; the keys stay.")
     parser.add_argument(
+        "-o",
         "--output",
         metavar="FILE|DIR/",
-        help="The file to write: bundle (INVENTORY.support.tar.gz), backup (a new one in INVENTORY.backups/).",
+        help="The file to write: bundle (INVENTORY.support.tar.gz), backup (a new one in INVENTORY.backups/). render: "
+        "the directory, which is replaced.",
     )
     options = parser.parse_intermixed_args()
-    if options.verb not in MAY_NAME_NODE and (options.verb in NODE_VERBS) != (options.node is not None):
-        parser.error(f"{options.verb} {'needs the id of a node' if options.node is None else 'is about all nodes'}")
+    options.node = None
+    if options.verb == "render":
+        if options.subject not in TARGETS or options.output is None:
+            parser.error(f"render needs one of {', '.join(TARGETS)}, and --output DIRECTORY")
+    elif options.verb not in MAY_NAME_NODE and (options.verb in NODE_VERBS) != (options.subject is not None):
+        parser.error(f"{options.verb} {'needs the id of a node' if options.subject is None else 'is about all nodes'}")
+    elif options.subject is not None:
+        if not options.subject.isdecimal():
+            parser.error(f"{options.subject} is no id of a node")
+        options.node = int(options.subject)
     if not 0 < options.timeout_s < 86_400 or options.lines < 1:
         parser.error("--timeout-s and --lines have to be positive")
     return options

@@ -16,7 +16,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -28,6 +28,8 @@ OWN_OPTIONS: Final = ("cluster_id", "node_id", "data_dir", "peers")
 _PATH: Final = re.compile(r"/[A-Za-z0-9_.+/-]*[A-Za-z0-9_+-]")
 _SSH: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@:%-]*")
 
+SECRET_END: Final = ".secret"  # noqa: S105
+"""End of the name of the file beside the inventory with the peer secret that the tool makes."""
 CERTIFICATES_END: Final = ".pki"
 """End of the name of the directory beside the inventory with the authority and all keys."""
 TLS_FILES: Final = {"ca.crt": 0o644, "node.crt": 0o644, "node.key": 0o600}
@@ -42,7 +44,7 @@ class InventoryError(Exception):
 
 class ClusterTable(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     id: str
-    root: str
+    root: str = "/srv/keelmq"
     """Directory on each host that the tool owns: programs, configuration, log and data."""
     program: str = ""
     """Path of a keelmqd that is on the hosts already; without it, a bundle has to be installed."""
@@ -66,10 +68,24 @@ class NodeTable(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen
     options: dict[str, OptionValue] = {}
 
 
+class ContainersTable(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """The options of `render` for containers, beside the nodes."""
+
+    image: str = ""
+    """Reference of the image that deploy/Containerfile makes, best with its digest."""
+    cpus: Annotated[float, msgspec.Meta(ge=0.1, le=1024)] = 2.0
+    memory_bytes: Annotated[int, msgspec.Meta(ge=256 << 20)] = 2 << 30
+    storage_bytes: Annotated[int, msgspec.Meta(ge=1 << 30)] = 20 << 30
+    """Size of the volume that Kubernetes is asked for."""
+    storage_class: str = ""
+    """Class of that volume; empty for the default of the Kubernetes cluster."""
+
+
 class InventoryFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     cluster: ClusterTable
     node: list[NodeTable]
     options: dict[str, OptionValue] = {}
+    containers: ContainersTable = ContainersTable()
 
 
 class Node(msgspec.Struct, kw_only=True, frozen=True):
@@ -84,6 +100,8 @@ class Node(msgspec.Struct, kw_only=True, frozen=True):
     config: str
     """Content of its configuration file."""
     peer: str
+    names: tuple[str, ...]
+    """Further names under which clients reach it (`allowed_hosts`)."""
     joining_configs: tuple[str, ...]
     """The same for a node with an empty disk that joins a running cluster, at each of the other nodes."""
 
@@ -94,6 +112,7 @@ class Inventory(msgspec.Struct, kw_only=True, frozen=True):
     nodes: list[Node]
     makes_secret: bool
     """Whether the tool makes the peer secret and brings it to the hosts."""
+    file: InventoryFile
 
     @property
     def majority(self) -> int:
@@ -102,6 +121,11 @@ class Inventory(msgspec.Struct, kw_only=True, frozen=True):
     def beside(self, end: str) -> Path:
         """Return the path of a file of the tool beside the inventory."""
         return self.path.with_name(self.path.name + end)
+
+    def options(self, node_id: int, data_dir: str, etc: str) -> dict[str, OptionValue]:
+        """Return the options of the node, with its data and what the tool brings in the given directories."""
+        node = next(node for node in self.file.node if node.id == node_id)
+        return _options(self.file, node, self.makes_secret, data_dir, etc)
 
 
 def read_inventory(path: Path) -> Inventory:
@@ -117,7 +141,7 @@ def read_inventory(path: Path) -> Inventory:
         raise InventoryError(f"{path}: {error}") from None
     makes_secret = not any("peer_secret_file" in each for each in (file.options, *(node.options for node in file.node)))
     nodes = [_node(file, each, makes_secret) for each in sorted(file.node, key=lambda node: node.id)]
-    return Inventory(path=path.absolute(), cluster=file.cluster, nodes=nodes, makes_secret=makes_secret)
+    return Inventory(path=path.absolute(), cluster=file.cluster, nodes=nodes, makes_secret=makes_secret, file=file)
 
 
 def _check(file: InventoryFile) -> None:
@@ -149,26 +173,28 @@ def _check_nodes(file: InventoryFile) -> None:
                 raise ValueError(f"option {name} follows from the nodes and cannot be given")
 
 
-def _node(file: InventoryFile, node: NodeTable, makes_secret: bool) -> Node:
-    root = node.root or f"{file.cluster.root}/node{node.id}"
+def _options(
+    file: InventoryFile, node: NodeTable, makes_secret: bool, data_dir: str, etc: str
+) -> dict[str, OptionValue]:
     options: dict[str, OptionValue] = {
         "cluster_id": file.cluster.id,
         "node_id": node.id,
-        "data_dir": f"{root}/data",
+        "data_dir": data_dir,
         "peers": [f"{each.id}={each.peer}={each.url}" for each in file.node],
     }
     if makes_secret:
-        options["peer_secret_file"] = f"{root}/etc/peer_secret"
+        options["peer_secret_file"] = f"{etc}/peer_secret"
     if file.cluster.tls:
-        options |= {
-            "tls_ca": f"{root}/etc/ca.crt",
-            "tls_cert": f"{root}/etc/node.crt",
-            "tls_key": f"{root}/etc/node.key",
-        }
+        options |= {"tls_ca": f"{etc}/ca.crt", "tls_cert": f"{etc}/node.crt", "tls_key": f"{etc}/node.key"}
     if file.cluster.tls == "all":
-        options |= {"http_tls_cert": f"{root}/etc/node.crt", "http_tls_key": f"{root}/etc/node.key"}
-        options["http_ca"] = f"{root}/etc/ca.crt"
-    options |= {**file.options, **node.options}
+        options |= {"http_tls_cert": f"{etc}/node.crt", "http_tls_key": f"{etc}/node.key"}
+        options["http_ca"] = f"{etc}/ca.crt"
+    return options | file.options | node.options
+
+
+def _node(file: InventoryFile, node: NodeTable, makes_secret: bool) -> Node:
+    root = node.root or f"{file.cluster.root}/node{node.id}"
+    options = _options(file, node, makes_secret, f"{root}/data", f"{root}/etc")
     host = node.host or node.ssh or "this machine"
     # keelmqd takes no peers beside join: they follow from the cluster, and the node says itself where it is.
     joining = {name: value for name, value in options.items() if name != "peers"}
@@ -181,12 +207,18 @@ def _node(file: InventoryFile, node: NodeTable, makes_secret: bool) -> Node:
         url=node.url.rstrip("/"),
         zone=node.zone,
         root=root,
-        config=_toml(options),
+        config=toml(options),
         peer=node.peer,
-        joining_configs=tuple(_toml({**joining, "join": url}) for url in others),
+        names=_names(options),
+        joining_configs=tuple(toml({**joining, "join": url}) for url in others),
     )
 
 
-def _toml(options: Mapping[str, Any]) -> str:
+def _names(options: Mapping[str, OptionValue]) -> tuple[str, ...]:
+    names = options.get("allowed_hosts", [])
+    return tuple(each for each in names if each != "*") if isinstance(names, list) else ()
+
+
+def toml(options: Mapping[str, Any]) -> str:
     """Return the options as TOML: a string or list of strings in JSON is the same in TOML."""
     return "".join(f"{name} = {json.dumps(value)}\n" for name, value in sorted(options.items()))

@@ -3,18 +3,16 @@
 import functools
 import hashlib
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
+from deploy.rollout.certificates import Certificates
 from deploy.rollout.health import POLL_S, Unhealthy, View, leader_of, why_not_whole, why_voters_not_whole
-from deploy.rollout.inventory import CERTIFICATES_END, TLS_FILES, Node
-from deploy.rollout.rolling import Deployed, Unsafe, refuse_unless_safe
+from deploy.rollout.inventory import Node
+from deploy.rollout.rolling import Deployed, Unsafe, refuse_unless_safe, wait_whole
 from deploy.rollout.support_bundle import support_bundle
 from deploy.rollout.verbs import Failed, Step, Verbs
 
@@ -86,6 +84,22 @@ class NodeVerbs(Verbs):
             steps.append(self._wait_step())
             steps.append(self._step(each, "note that it is in service", lambda: each.host.drain(drained=False)))
         self._do(steps)
+
+    # --- for other tools that restart nodes --------------------------------------------------------------------------
+
+    def wait(self) -> None:
+        """Return once all nodes are healthy."""
+        wait_whole(self._probe, self._options.timeout_s)
+
+    def spare(self) -> None:
+        """Return once the others can do without the named node. Raises Unsafe when they cannot."""
+        self._refuse_unless_safe(self._named_node())
+
+    def leads(self) -> None:
+        """Raise Failed unless the named node leads."""
+        node = self._named_node()
+        if leader_of(self._probe.views()) != node.id:
+            raise Failed(f"node {node.id} does not lead")
 
     def _note_drained(self, each: Deployed) -> None:
         self._refuse_unless_safe(each.node)
@@ -262,35 +276,23 @@ class NodeVerbs(Verbs):
         """Make what is missing of authority and certificates, or renew these, and bring them to the hosts."""
         if not self._inventory.cluster.tls:
             raise Failed('certs needs tls = "peers" or "all" in [cluster] of the inventory')
-        directory = self._inventory.beside(CERTIFICATES_END)
+        certificates = Certificates(self._inventory)
         steps = []
-        if not (directory / "ca.crt").exists():
-            steps.append(Step(f"make an authority in {directory}", lambda: self._keelmq_cert("ca", str(directory))))
+        if not certificates.has_authority:
+            steps.append(Step(f"make an authority in {certificates.directory}", certificates.make_authority))
         bring = []
         for each in self._all():
-            is_there = (directory / f"node-{each.node.id}.crt").exists()
+            is_there = certificates.has(each.node)
             makes = self._options.renew or not is_there
             if makes:
-                act = functools.partial(self._make_certificate, each.node, renew=is_there)
+                act = functools.partial(certificates.make, each.node)
                 steps.append(self._step(each, f"{'renew' if is_there else 'make'} its certificate", act))
-            if makes or any(each.host.digest(name) != _digest(path) for name, path, _ in self._certificates(each.node)):
+            files = certificates.files(each.node)
+            if makes or any(each.host.digest(f"etc/{name}") != _digest(path) for name, path, _ in files):
                 act = functools.partial(self._bring_and_reload, each)
                 bring.append(self._step(each, "bring what differs, and have it read", act))
         steps += bring
         self._do(steps)
-
-    def _make_certificate(self, node: Node, *, renew: bool) -> None:
-        directory = self._inventory.beside(CERTIFICATES_END)
-        hosts = sorted({node.peer.rsplit(":", 1)[0].strip("[]"), urlsplit(node.url).hostname or ""} - {""})
-        named = [part for host in hosts for part in ("--host", host)]
-        identity = ["--cluster-id", self._inventory.cluster.id, "--node-id", str(node.id)]
-        self._keelmq_cert("node", str(directory), *identity, *named, *(["--renew"] if renew else []))
-
-    def _keelmq_cert(self, *arguments: str) -> None:
-        command = [str(Path(sys.executable).parent / "keelmq"), "cert", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True)  # noqa: S603
-        if done.returncode != 0:
-            raise Failed(f"keelmq cert: {(done.stderr or done.stdout).strip()}")
 
     def _bring_and_reload(self, each: Deployed) -> None:
         each.host.claim()
@@ -302,15 +304,9 @@ class NodeVerbs(Verbs):
         if not self._inventory.cluster.tls:
             return False
         changed = False
-        for name, path, mode in self._certificates(each.node):
-            changed |= each.host.put_if_other(name, path.read_bytes(), mode)
+        for name, path, mode in Certificates(self._inventory).files(each.node):
+            changed |= each.host.put_if_other(f"etc/{name}", path.read_bytes(), mode)
         return changed
-
-    def _certificates(self, node: Node) -> list[tuple[str, Path, int]]:
-        """Return name and mode on the host, and path here, of each file of the node."""
-        directory = self._inventory.beside(CERTIFICATES_END)
-        here = {"ca.crt": "ca.crt", "node.crt": f"node-{node.id}.crt", "node.key": f"node-{node.id}.key"}
-        return [(f"etc/{name}", directory / here[name], mode) for name, mode in TLS_FILES.items()]
 
     def bundle(self) -> None:
         """Write one file with logs, state and configuration of all nodes, without secrets, to be passed on."""
@@ -323,8 +319,10 @@ class NodeVerbs(Verbs):
         self._do([Step(f"write logs, state and configuration, without secrets, to {path}", write)])
 
     def _named(self) -> Deployed:
-        node = next(node for node in self._inventory.nodes if node.id == self._options.node)
-        return Deployed(self._inventory, node)
+        return Deployed(self._inventory, self._named_node())
+
+    def _named_node(self) -> Node:
+        return next(node for node in self._inventory.nodes if node.id == self._options.node)
 
 
 def _digest(path: Path) -> str:

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from deploy.reporting.report import Report
+from deploy.rollout.certificates import CertificateError
 from deploy.rollout.health import Probe, Unhealthy, leader_of, memberships, why_not_whole
-from deploy.rollout.inventory import Inventory
+from deploy.rollout.inventory import SECRET_END, Inventory
 from deploy.rollout.preflight import defects_of
 from deploy.rollout.rolling import (
     NOTE_END,
@@ -29,8 +30,8 @@ from deploy.rollout.rolling import (
 from deploy.rollout.transport import HostError
 
 BUNDLE_NAME_CHARACTERS: Final = 12
-READING: Final = ("preflight", "status", "logs", "bundle", "backup")
-"""Verbs that change nothing on the hosts, so that they may run beside another one."""
+READING: Final = ("preflight", "status", "logs", "bundle", "backup", "wait", "spare", "leads")
+"""Verbs that change nothing on the hosts: any number at a time, beside one of the others."""
 
 
 class Failed(Exception):
@@ -132,7 +133,7 @@ class Verbs:
         steps += [self._step(each, f"remove {each.node.root}", each.host.destroy) for each in nodes]
         self._do(steps)
         if not self._options.dry_run:
-            for end in (NOTE_END, ".secret"):
+            for end in (NOTE_END, SECRET_END):
                 self._inventory.beside(end).unlink(missing_ok=True)
 
     def _roll(self, nodes: list[Deployed], chosen: list[Deployed], *, skips_wanted: bool = False) -> None:
@@ -223,9 +224,9 @@ class Verbs:
         """Return the peer secret that the tool keeps beside the inventory, or None if it has none."""
         if not self._inventory.makes_secret:
             return None
-        path = self._inventory.beside(".secret")
+        path = self._inventory.beside(SECRET_END)
         if create and not path.exists():
-            new = self._inventory.beside(".secret.new")
+            new = self._inventory.beside(f"{SECRET_END}.new")
             new.unlink(missing_ok=True)
             with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
                 stream.write(secrets.token_hex() + "\n")
@@ -243,4 +244,4 @@ class Verbs:
             yield
 
 
-ERRORS: Final = (Failed, HostError, Unhealthy, OSError)
+ERRORS: Final = (Failed, CertificateError, HostError, Unhealthy, OSError)

@@ -21,6 +21,7 @@ from deploy.reporting.result import result_of
 from deploy.rollout.host_agent import point
 from deploy.rollout.host_root import running
 from deploy.rollout.support_bundle import REDACTED, redacted
+from tests.e2e.cluster_process import wait_for
 from tests.e2e.test_deploy import Deployment, kill_once, load
 from tests.patience import PATIENCE_S
 
@@ -57,6 +58,25 @@ def wipe(deployment: Deployment, number: int) -> None:
     shutil.rmtree(deployment.root(number), ignore_errors=True)
     while deployment.root(number).exists():
         shutil.rmtree(deployment.root(number), ignore_errors=True)
+
+
+def test_other_tools_are_told_when_a_node_may_be_stopped(deployment: Deployment) -> None:
+    refused = result(deployment, "wait", "--timeout-s", "0.1")
+    assert refused["exit_code"] == 1
+    deployment.done("bootstrap")
+    before, leader = deployment.pids(), deployment.leader()
+    assert [result(deployment, "leads", str(number))["exit_code"] for number in (1, 2, 3)] == [
+        int(number != leader) for number in (1, 2, 3)
+    ]
+    deployment.done("wait")
+    deployment.done("spare", "2")
+    assert deployment.pids() == before
+    os.kill(before[1], signal.SIGKILL)
+    wait_for(lambda: 1 not in deployment.pids(), "node 1 to be gone")
+    kept = result(deployment, "spare", "2", "--timeout-s", "0.1")
+    assert kept["exit_code"] == 3
+    assert "without node 2, 1 of 3 nodes are ready, and 2 are needed" in kept["reason"]
+    deployment.done("spare", "1")
 
 
 async def test_leadership_and_service_move_without_a_failed_call(deployment: Deployment) -> None:

@@ -1,0 +1,54 @@
+"""The image and the Debian package, as far as their files say what they are."""
+
+import re
+import subprocess
+import sys
+from typing import Final
+
+import pytest
+
+from deploy.deb import debian_version
+from deploy.image import CONTAINERFILE, PINNED
+from deploy.rollout.rendering.image import AGENT, CONFIG, DATA, DATA_ROOT, USER
+from tests.patience import PATIENCE_S
+from tests.requirements import REPOSITORY
+
+DIGEST: Final = "0123456789abcdef" * 4
+
+
+def last_stage() -> str:
+    """Return the instructions that make the image itself, each on one line."""
+    return CONTAINERFILE.read_text().replace("\\\n", " ").rpartition("\nFROM ")[2]
+
+
+def test_the_image_is_what_renderings_rely_on() -> None:
+    text = last_stage()
+    assert f"\nUSER {USER}:{USER}\n" in text
+    assert f"\nVOLUME {DATA_ROOT}\n" in text
+    assert f"KEELMQ_DATA_DIR={DATA}\n" in text
+    assert re.search(rf'HEALTHCHECK .*CMD \["{AGENT}", "healthy", "--config", "{CONFIG}"\]', text)
+    assert f"/agent.py {AGENT}\n" in CONTAINERFILE.read_text()
+    assert 'ENTRYPOINT ["/opt/keelmq/bin/keelmqd"]' in text
+
+
+@pytest.mark.parametrize("base", ["python:3.11", f"python@sha256:{DIGEST[1:]}", f"python@sha256:{DIGEST} x", ""])
+def test_a_base_without_its_digest_is_refused(base: str) -> None:
+    command = [sys.executable, "-m", "deploy.image", "--base", base]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 2
+    assert "has no digest" in done.stderr
+    assert PINNED.fullmatch(f"registry.example/python@sha256:{DIGEST}")
+
+
+@pytest.mark.parametrize(
+    ("version", "debian"),
+    [
+        ("0.3.0", "0.3.0"),
+        ("0.3.0.dev1", "0.3.0~dev1"),
+        ("1.0rc2", "1.0~rc2"),
+        ("1.0b1", "1.0~b1"),
+        ("0.3.0+a", "0.3.0+a"),
+    ],
+)
+def test_pre_releases_come_before_their_release(version: str, debian: str) -> None:
+    assert debian_version(version) == debian
