@@ -82,17 +82,18 @@ class Cache:
         self._say(f"fetching {name}")
         part = self.directory / f"{name}.part"
         shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
-        make(part)
-        part.rename(made)
+        try:
+            part.mkdir(parents=True)
+            make(part)
+            part.rename(made)
+        except OSError as error:
+            raise FetchError(f"the cache cannot be written: {error}") from error
         return made
 
     def _run(
         self, command: Sequence[str | Path], environment: Mapping[str, str] | None = None, directory: Path | None = None
     ) -> None:
         program = str(command[0])
-        if shutil.which(program) is None:
-            raise FetchError(f"{program} is not installed")
         try:
             done = subprocess.run(
                 [str(word) for word in command],
@@ -104,6 +105,8 @@ class Cache:
                 text=True,
                 timeout=COMMAND_TIMEOUT_S,
             )
+        except FileNotFoundError as error:
+            raise FetchError(f"{program} is not installed") from error
         except subprocess.TimeoutExpired as error:
             raise FetchError(f"{program} took more than {COMMAND_TIMEOUT_S:.0f} s") from error
         if done.returncode:

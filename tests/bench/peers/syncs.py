@@ -1,7 +1,6 @@
 """What an acknowledgement means: strace counts the syncs of each node while one sender waits for each message."""
 
 import contextlib
-import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -44,8 +43,6 @@ class Syncs(NamedTuple):
 
 def measure(cluster: Cluster, flavour: str, seconds: float) -> Syncs:
     """Count the syncs of a running cluster. Raises SyncError, and LoadError when the load fails."""
-    if shutil.which("strace") is None:
-        raise SyncError("strace is not installed")
     with traced(cluster) as files:
         result = cluster.measure(ROW, flavour, 0.0, seconds).result
     if not result.all_messages:
@@ -63,7 +60,10 @@ def traced(cluster: Cluster) -> Iterator[list[Path]]:
         file = cluster.directory / f"strace-{session}.txt"
         targets = [word for pid in pids for word in ("-p", str(pid))]
         command: list[str | Path] = ["strace", "-f", "-c", "-e", f"trace={','.join(CALLS)}", "-o", file, *targets]
-        tracers.append(cluster.guard.start(command, cluster.directory / "strace.log"))
+        try:
+            tracers.append(cluster.guard.start(command, cluster.directory / "strace.log"))
+        except FileNotFoundError as error:
+            raise SyncError("strace is not installed") from error
         files.append(file)
     try:
         _wait_attached(sessions)
