@@ -82,9 +82,12 @@ class Cache:
         self._say(f"fetching {name}")
         part = self.directory / f"{name}.part"
         shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
-        make(part)
-        part.rename(made)
+        try:
+            part.mkdir(parents=True)
+            make(part)
+            part.rename(made)
+        except OSError as error:
+            raise FetchError(f"the cache cannot be written: {error}") from error
         return made
 
     def _run(

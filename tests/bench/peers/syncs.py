@@ -43,11 +43,8 @@ class Syncs(NamedTuple):
 
 def measure(cluster: Cluster, flavour: str, seconds: float) -> Syncs:
     """Count the syncs of a running cluster. Raises SyncError, and LoadError when the load fails."""
-    try:
-        with traced(cluster) as files:
-            result = cluster.measure(ROW, flavour, 0.0, seconds).result
-    except FileNotFoundError as error:
-        raise SyncError("strace is not installed") from error
+    with traced(cluster) as files:
+        result = cluster.measure(ROW, flavour, 0.0, seconds).result
     if not result.all_messages:
         raise SyncError("no message was acknowledged under strace")
     counts = sorted((calls_of(file.read_text()) / result.all_messages for file in files), reverse=True)
@@ -63,7 +60,10 @@ def traced(cluster: Cluster) -> Iterator[list[Path]]:
         file = cluster.directory / f"strace-{session}.txt"
         targets = [word for pid in pids for word in ("-p", str(pid))]
         command: list[str | Path] = ["strace", "-f", "-c", "-e", f"trace={','.join(CALLS)}", "-o", file, *targets]
-        tracers.append(cluster.guard.start(command, cluster.directory / "strace.log"))
+        try:
+            tracers.append(cluster.guard.start(command, cluster.directory / "strace.log"))
+        except FileNotFoundError as error:
+            raise SyncError("strace is not installed") from error
         files.append(file)
     try:
         _wait_attached(sessions)
