@@ -113,15 +113,15 @@ class Retention:
         """Return in words which topic keeps more bytes than it should, which no healed cluster does; None: no topic."""
         for topic, limit in self._retention_bytes.items():
             kept = sorted(
-                (row.stored_at_ms, place[1], row.block_length)
+                (row.stored_at_ms, place[1], row.base_offset, row.block_length)
                 for place, rows in self._kept.items()
                 if place[0] == topic
                 for row in rows
             )
-            total = sum(each[2] for each in kept)
+            total = sum(each[3] for each in kept)
             if machine.kept_bytes(topic).total != total:
                 raise Violation("retention", f"{topic} has {total} bytes and counts {machine.kept_bytes(topic)}")
-            if 0 <= limit <= total - (kept[0][2] if kept else 0):
+            if 0 <= limit <= total - (kept[0][3] if kept else 0):
                 return f"{topic} has {total} bytes, of which it should keep {limit}"
         return None
 

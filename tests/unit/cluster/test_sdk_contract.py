@@ -76,6 +76,7 @@ READ = (
     Sent(admin.TopicInfo, "get", TOPIC),
     Sent(admin.TopicInfo, "put", TOPIC),
     Sent(_listing("topics", admin.TopicInfo), "get", "/v1/topics"),
+    Sent(admin.PurgedTopic, "post", f"{TOPIC}/purge"),
     Sent(_listing("messages", admin.FoundMessage), "get", "/v1/messages/{message_id}"),
     Sent(_listing("traces", admin.MessageTrace), "get", "/v1/messages/{message_id}/trace"),
     Sent(_listing("messages", admin.StoredMessage), "get", f"{TOPIC}/queues/{{queue}}/messages"),
