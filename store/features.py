@@ -2,8 +2,8 @@
 
 Everything that another node, or a later start, has to understand belongs to a level. Level 1 is everything that 0.2.0
 had. A later level lists its additions in `adds`: a struct by its name (`Pop`), a field as `Struct.field`
-(`Produce.priority`), any other feature by a name that code queries with `knows`. docs/upgrading.md says how a level is
-added; tests/versions/ fails when something is added without a level.
+(`Produce.priority`), a word of a field as `Struct.field.word`, any other feature by a name that code queries with
+`knows`. docs/upgrading.md says how a level is added; tests/versions/ fails when something is added without a level.
 """
 
 import typing
@@ -38,7 +38,10 @@ LEVELS: Final = (
         2,
         "0.3.0",
         frozenset(
-            {"PutUser", "UserPut", "DeleteUser", "UserDeleted", "Rule", "Token", "User", "store.index.keys.USER"}
+            {
+                *("PutUser", "UserPut", "DeleteUser", "UserDeleted", "Rule", "Token", "User", "store.index.keys.USER"),
+                *("Event.filter", "Outcome.filters", "Event.type.RESET", "acks-begin-at-kept-messages"),
+            }
         ),
     ),
 )

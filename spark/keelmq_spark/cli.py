@@ -224,7 +224,7 @@ def dead_letters(
 
 @app.command()
 def resets(limit: Limit = answers.LIMIT, tables: Tables = DEFAULT_TABLES, as_json: AsJson = False) -> None:
-    """List resets of groups to earlier offsets, as the commits after them show."""
+    """List resets of groups to other offsets."""
     with _graph(tables) as graph:
         _print("resets", answers.resets(graph, limit), as_json)
 

@@ -12,7 +12,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keelmq_spark import events, intervals, schema
-from keelmq_spark.fold_state import GROUP_PLACES_MAX, OPEN_MAX, Delivery, FoldState, NodeRow, OpenTransaction, key_of
+from keelmq_spark.filters import Attributes, selection
+from keelmq_spark.fold_state import (
+    FILTERS_MAX,
+    GROUP_PLACES_MAX,
+    OPEN_MAX,
+    Delivery,
+    FoldState,
+    NodeRow,
+    OpenTransaction,
+    key_of,
+)
 from keelmq_spark.log_order import in_log_order
 from keelmq_spark.places import Places, node_ids
 from keelmq_spark.rows import Edges, constant, nodes_table, plain
@@ -22,6 +32,7 @@ _DECIDED: Final = {events.COMMIT: schema.COMMITTED, events.ROLLBACK: schema.ROLL
 _SLOW_COLUMNS: Final = [
     "event_id", "us", "type", "message_id", "transaction_id", "topic", "queue", "offset", "offset_end", "group",
     "client", "attempt", "trace_id", "causation_id", "key", "raft_index", "bytes",
+    "filter",
 ]  # fmt: skip
 
 
@@ -45,6 +56,7 @@ class Row(NamedTuple):
     key: str | None
     raft_index: int
     bytes: int | None
+    filter: str | None
 
 
 class Folded(NamedTuple):
@@ -109,10 +121,11 @@ class Fold:
         if not published.num_rows:
             return
         ids = node_ids(published["topic"], published["message_id"])
-        anew = self._places.add(published["topic"], published["queue"], published["offset"], ids)
+        anew = self._places.add(published, ids)
         for topic, queue in anew:
             suffix = "\n" + key_of(topic, queue)
-            for table in (self.state.consumed, self.state.given_back):
+            tables: tuple[dict[str, Any], ...] = (self.state.consumed, self.state.selected, self.state.given_back)
+            for table in tables:
                 for key in [key for key in table if key.endswith(suffix)]:
                     del table[key]
             for delivery in self._deliveries():
@@ -160,7 +173,7 @@ class Fold:
 
     def _note_hubs(self, batch: Any) -> None:
         """Record the first and last time of every topic and group."""
-        consumers = pc.is_in(batch["type"], value_set=pa.array([events.ACK, events.RETRY, events.DLQ]))
+        consumers = pc.is_in(batch["type"], value_set=pa.array([events.ACK, events.RETRY, events.DLQ, events.RESET]))
         us = pc.cast(batch["ts"], pa.int64())
         for kind, name, mask in (
             (schema.TOPIC, "topic", None),
@@ -202,6 +215,8 @@ class Fold:
                 self._settle(message_node(row.topic, row.message_id), state, row)
             case events.ACK:
                 self._acknowledge(row)
+            case events.RESET:  # what was given back before it comes again
+                self.state.given_back.pop(key_of(row.group, row.topic, row.queue), None)
             case events.RETRY:
                 self._retry(row)
             case events.DLQ:
@@ -374,19 +389,48 @@ class Fold:
         if row.topic.startswith(schema.GROUP_TOPICS):
             self._acknowledge_deliveries(row, unprocessed)
         else:
-            consumed = self.state.consumed.setdefault(key, [])
-            for begin, end in intervals.missing(consumed, row.offset, row.offset_end):
-                offsets, nodes = self._places.between((row.topic, row.queue), begin, end)
-                if unprocessed:
-                    nodes = [n for offset, n in zip(offsets, nodes, strict=True) if offset not in unprocessed]
-                self._consumed_by(row, nodes)
-            intervals.add_except(consumed, row.offset, row.offset_end, unprocessed)
+            self._pass(row, key, unprocessed)
         if unprocessed:
             kept = [offset for offset in back if offset >= row.offset_end]
             if kept:
                 self.state.given_back[key] = kept
             else:
                 del self.state.given_back[key]
+
+    def _pass(self, row: Row, key: str, unprocessed: set[int]) -> None:
+        """Add the messages that the group processed in the range, and not before."""
+        state, place = self.state, (row.topic, row.queue)
+        consumed = state.consumed.setdefault(key, [])
+        by_filter = state.selected.get(key, {})
+        if row.filter is not None:
+            by_filter = state.selected.setdefault(key, by_filter)
+            if row.filter not in by_filter and len(by_filter) >= FILTERS_MAX:
+                del by_filter[next(iter(by_filter))]
+        passed = consumed if row.filter is None else by_filter.setdefault(row.filter, [])
+        for begin, end in intervals.missing(passed, row.offset, row.offset_end):
+            if not by_filter:
+                offsets, nodes = self._places.between(place, begin, end)
+                taken = [n for offset, n in zip(offsets, nodes, strict=True) if offset not in unprocessed]
+                self._consumed_by(row, taken if unprocessed else nodes)
+                continue
+            selects = selection(row.filter) if row.filter is not None else None
+            self._consumed_by(
+                row,
+                [
+                    n
+                    for offset, n, message in zip(*self._places.selectable(place, begin, end), strict=True)
+                    if offset not in unprocessed
+                    and (selects is None or selects(message))
+                    and not self._was_processed(key, offset, message)
+                ],
+            )
+        intervals.add_except(passed, row.offset, row.offset_end, unprocessed)
+
+    def _was_processed(self, key: str, offset: int, message: Attributes) -> bool:
+        if intervals.has(self.state.consumed.get(key, []), offset):
+            return True
+        by_filter = self.state.selected.get(key, {}).items()
+        return any(intervals.has(ranges, offset) and selection(filter)(message) for filter, ranges in by_filter)
 
     def _acknowledge_deliveries(self, row: Row, unprocessed: set[int]) -> None:
         """Apply ACK in a retry or dead-letter topic: the messages that were delivered there are processed."""
@@ -403,8 +447,12 @@ class Fold:
 
     def _is_news(self, group: str, topic: str, queue: int, offset: int) -> bool:
         """Note that the group has processed the message at this place. Returns False when it had before."""
-        consumed = self.state.consumed.setdefault(key_of(group, topic, queue), [])
-        is_news = any(True for _ in intervals.missing(consumed, offset, offset + 1))
+        key = key_of(group, topic, queue)
+        consumed = self.state.consumed.setdefault(key, [])
+        is_news = not intervals.has(consumed, offset)
+        if is_news and key in self.state.selected:
+            messages = self._places.selectable((topic, queue), offset, offset + 1)[2]
+            is_news = not any(self._was_processed(key, offset, message) for message in messages)
         intervals.add(consumed, offset, offset + 1)
         return is_news
 

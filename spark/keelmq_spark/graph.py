@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 import duckdb
 
 from keelmq_spark import schema
-from keelmq_spark.tables import Tables
+from keelmq_spark.tables import Tables, with_columns
 
 DEPTH_MAX: Final = 64
 """Maximum number of steps of a walk between cause and effect."""
@@ -66,8 +66,10 @@ class Graph:
                 )
             listed = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
             partitioned = "false" if name == "events" else "true"
-            source = f"read_parquet([{listed}], hive_partitioning = {partitioned})" if files else _NO_EDGES
-            self._connection.execute(f"CREATE VIEW {name} AS SELECT * FROM {source}")  # noqa: S608
+            options = f"hive_partitioning = {partitioned}, union_by_name = true"
+            source = f"read_parquet([{listed}], {options})" if files else _NO_EDGES
+            rows = with_columns(name, f"SELECT * FROM {source}")  # noqa: S608
+            self._connection.execute(f"CREATE VIEW {name} AS {rows}")
         self._connection.execute(f"CREATE VIEW causes AS {_CAUSES}; CREATE VIEW visible AS {_VISIBLE}")
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from keelmq_spark.commits import Commit, Commits, Format, TablesError, TablesInUse
-from keelmq_spark.schema import EDGES, NODES
+from keelmq_spark.schema import ADDED_COLUMNS, EDGES, NODES, SCHEMA
 
 APPLICATION: Final = "keelmq-lineage"
 COMPACT_EVERY: Final = 200
@@ -31,8 +31,15 @@ ROW_GROUP_ROWS: Final = 100_000
 LOOKED_UP: Final = {"events": ["message_id"], "nodes": ["node_id"], "edges": ["src", "dst"]}
 """Columns with a Bloom filter: a look-up reads only row groups that may contain the value."""
 _OPEN: Final = "open"
-_REORGANIZED: Final = ("OPTIMIZE", "VACUUM START", "VACUUM END")
+_REORGANIZED: Final = ("OPTIMIZE", "VACUUM START", "VACUUM END", "ADD COLUMN")
 """Operations of Delta that leave the rows as they are."""
+NOTHING_PUBLISHED: Final = pa.table(
+    {
+        "offset": pa.array([], pa.int64()),
+        **{name: pa.array([], pa.string()) for name in ("node_id", "tag", "key", "properties")},
+    }
+)
+"""The answer of `published` without messages."""
 PARTITIONS: Final[dict[str, str | None]] = {"events": None, "nodes": _OPEN, "edges": "kind"}
 """Partition column by table. `open` of a node means that it may still change: the next batch replaces it."""
 
@@ -128,6 +135,7 @@ class Tables:
             end_index=end_index,
             tables={name: version for name, version in versions.items() if version is not None},
             state=state_name,
+            schema=max(SCHEMA, before.schema if before is not None else SCHEMA),
         )
         self._commits.add(self.commit)
         self._commits.remove_others(self.commit, *([before] if before is not None else []))
@@ -135,18 +143,29 @@ class Tables:
             table.committed()
 
     def published(self, topic: str, queue: int, begin: int, end: int) -> Any:
-        """Return `offset` and `node_id` of the messages at begin <= offset < end, from the table `events`."""
+        """Return `offset`, `node_id`, `tag`, `key` and `properties` of the messages at begin <= offset < end, from the
+        table `events`.
+        """
         files = self.events.files()
         if not files or begin >= end:
-            return pa.table({"offset": pa.array([], pa.int64()), "node_id": pa.array([], pa.string())})
+            return NOTHING_PUBLISHED
         with duckdb.connect() as connection:
             return connection.sql(
-                """SELECT "offset", 'message:' || topic || '/' || message_id AS node_id FROM read_parquet(?)
+                f"""SELECT "offset", 'message:' || topic || '/' || message_id AS node_id, tag, key, properties
+                   FROM ({with_columns("events", "SELECT * FROM read_parquet(?, union_by_name = true)")})
                    WHERE type = 'PUBLISH' AND topic = ? AND queue = ? AND "offset" >= ? AND "offset" < ?
                    QUALIFY row_number() OVER (PARTITION BY "offset" ORDER BY raft_index DESC) = 1
-                   ORDER BY "offset" """,
+                   ORDER BY "offset" """,  # noqa: S608
                 params=[files, topic, queue, begin, end],
             ).to_arrow_table()
+
+
+def with_columns(name: str, files: str) -> str:
+    """Return SQL for all columns of the table `name`, of which the query `files` may lack those of later versions.
+
+    Missing columns are null."""
+    added = ", ".join(f'NULL::VARCHAR AS "{column}"' for column in ADDED_COLUMNS[name])
+    return f"{files} UNION ALL BY NAME SELECT {added} WHERE false" if added else files
 
 
 class _Part(NamedTuple):
@@ -194,9 +213,20 @@ class DeltaFiles:
         settled = self._settled_version(table)
         if table.version() != settled:
             table.restore(settled)
+        self._add_columns(table)
         self._table, self._version = table, table.version()
         sizes = pa.table(table.get_add_actions())["size_bytes"].to_pylist()
         self._writes = sum(size < SMALL_FILE_BYTES for size in sizes) // FILES_PER_WRITE[self._name]
+
+    def _add_columns(self, table: Any) -> None:
+        """Give a table of an earlier version its new columns, in place; its rows have null there."""
+        from deltalake import Field
+        from deltalake.schema import PrimitiveType
+
+        known = {field.name for field in table.schema().fields}
+        missing = [name for name in ADDED_COLUMNS[self._name] if name not in known]
+        if missing:
+            table.alter.add_columns([Field(name, PrimitiveType("string"), nullable=True) for name in missing])
 
     def write(self, rows: Any, raft_index: int, open_rows: Any = None) -> None:
         from deltalake import CommitProperties, Transaction

@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from store.commands.entry import Command, Proposal, Result, encode_entry
 from store.commands.messages import BatchHeader, Produce
 from store.commands.transactions import Prepare
 from store.errors import Refused
 from store.index.index import Index
-from store.log.record import KIND_ENTRY, KIND_NOOP, Entry
+from store.log.record import KIND_CONFIG, KIND_ENTRY, KIND_NOOP, Entry
 from store.state.machine import StateMachine
 
 HEADER_BYTES = 52
@@ -23,6 +25,10 @@ class EntryLog:
     def append(self, timestamp_ms: int, proposals: Sequence[Proposal | Command], *, in_doubt: bool = False) -> Entry:
         wrapped = [item if isinstance(item, Proposal) else Proposal(item) for item in proposals]
         return self._add(encode_entry(timestamp_ms, wrapped, in_doubt=in_doubt), KIND_ENTRY)
+
+    def append_level(self, level: int) -> Entry:
+        """Append a configuration record that puts a feature level in force."""
+        return self._add(msgspec.msgpack.encode([[], [], level, "0.0.0"]), KIND_CONFIG)
 
     def append_noop(self) -> Entry:
         return self._add(b"", KIND_NOOP)
@@ -62,6 +68,10 @@ class Replica:
         """Apply one entry with these commands."""
         (results,) = self.machine.apply([self.log.append(self.now_ms, proposals, in_doubt=self.in_doubt)])
         return results
+
+    def set_level(self, level: int) -> None:
+        """Put a feature level in force."""
+        self.machine.apply([self.log.append_level(level)])
 
     def one(self, proposal: Proposal | Command) -> Result | Refused:
         (result,) = self.do(proposal)
