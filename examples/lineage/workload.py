@@ -141,7 +141,7 @@ class Workload:
         order = f"order-{number:06d}"
         if number % 3 == 0:
             send = {"message_id": order, "keys": [order], **_attributes(number)}
-            await _until_answered(lambda: self._web.send(ORDERS, b"plain", **send))  # type: ignore[arg-type]
+            await _until_answered(lambda: self._web.send(ORDERS, b"plain", **send))
             node = self.truth.sent(ORDERS, order, "web")
             self.truth.published(node)
             self._expect(node, number)
