@@ -11,10 +11,8 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keelmq_spark import events, intervals, schema
-from keelmq_spark.filters import Attributes, selection
+from keelmq_spark import events, schema
 from keelmq_spark.fold_state import (
-    FILTERS_MAX,
     GROUP_PLACES_MAX,
     OPEN_MAX,
     Delivery,
@@ -25,6 +23,7 @@ from keelmq_spark.fold_state import (
 )
 from keelmq_spark.log_order import in_log_order
 from keelmq_spark.places import Places, node_ids
+from keelmq_spark.processed import is_news, newly_processed
 from keelmq_spark.rows import Edges, constant, nodes_table, plain
 from keelmq_spark.schema import message_node, node
 
@@ -389,48 +388,15 @@ class Fold:
         if row.topic.startswith(schema.GROUP_TOPICS):
             self._acknowledge_deliveries(row, unprocessed)
         else:
-            self._pass(row, key, unprocessed)
+            passed = (row.topic, row.queue), row.offset, row.offset_end
+            for nodes in newly_processed(self.state, self._places, key, *passed, row.filter, unprocessed):
+                self._consumed_by(row, nodes)
         if unprocessed:
             kept = [offset for offset in back if offset >= row.offset_end]
             if kept:
                 self.state.given_back[key] = kept
             else:
                 del self.state.given_back[key]
-
-    def _pass(self, row: Row, key: str, unprocessed: set[int]) -> None:
-        """Add the messages that the group processed in the range, and not before."""
-        state, place = self.state, (row.topic, row.queue)
-        consumed = state.consumed.setdefault(key, [])
-        by_filter = state.selected.get(key, {})
-        if row.filter is not None:
-            by_filter = state.selected.setdefault(key, by_filter)
-            if row.filter not in by_filter and len(by_filter) >= FILTERS_MAX:
-                del by_filter[next(iter(by_filter))]
-        passed = consumed if row.filter is None else by_filter.setdefault(row.filter, [])
-        for begin, end in intervals.missing(passed, row.offset, row.offset_end):
-            if not by_filter:
-                offsets, nodes = self._places.between(place, begin, end)
-                taken = [n for offset, n in zip(offsets, nodes, strict=True) if offset not in unprocessed]
-                self._consumed_by(row, taken if unprocessed else nodes)
-                continue
-            selects = selection(row.filter) if row.filter is not None else None
-            self._consumed_by(
-                row,
-                [
-                    n
-                    for offset, n, message in zip(*self._places.selectable(place, begin, end), strict=True)
-                    if offset not in unprocessed
-                    and (selects is None or selects(message))
-                    and not self._was_processed(key, offset, message)
-                ],
-            )
-        intervals.add_except(passed, row.offset, row.offset_end, unprocessed)
-
-    def _was_processed(self, key: str, offset: int, message: Attributes) -> bool:
-        if intervals.has(self.state.consumed.get(key, []), offset):
-            return True
-        by_filter = self.state.selected.get(key, {}).items()
-        return any(intervals.has(ranges, offset) and selection(filter)(message) for filter, ranges in by_filter)
 
     def _acknowledge_deliveries(self, row: Row, unprocessed: set[int]) -> None:
         """Apply ACK in a retry or dead-letter topic: the messages that were delivered there are processed."""
@@ -439,22 +405,11 @@ class Fold:
         for offset in passed:
             delivery = places[offset]
             place = (delivery.topic, delivery.queue, delivery.offset) if delivery.topic else (row.topic, 0, offset)
-            if offset not in unprocessed and self._is_news(row.group, *place):
+            if offset not in unprocessed and is_news(self.state, self._places, row.group, *place):
                 self._consumed_by(row, [delivery.origin])
         if row.topic == f"%RETRY%{row.group}":
             for offset in passed:
                 del places[offset]
-
-    def _is_news(self, group: str, topic: str, queue: int, offset: int) -> bool:
-        """Note that the group has processed the message at this place. Returns False when it had before."""
-        key = key_of(group, topic, queue)
-        consumed = self.state.consumed.setdefault(key, [])
-        is_news = not intervals.has(consumed, offset)
-        if is_news and key in self.state.selected:
-            messages = self._places.selectable((topic, queue), offset, offset + 1)[2]
-            is_news = not any(self._was_processed(key, offset, message) for message in messages)
-        intervals.add(consumed, offset, offset + 1)
-        return is_news
 
     def _consumed_by(self, row: Row, nodes: Sequence[str]) -> None:
         group = node(schema.CONSUMER_GROUP, row.group)

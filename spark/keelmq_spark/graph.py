@@ -12,7 +12,8 @@ from typing import Any, Final, Self
 import duckdb
 
 from keelmq_spark import schema
-from keelmq_spark.tables import Tables, with_columns
+from keelmq_spark.published import with_columns
+from keelmq_spark.tables import Tables
 
 DEPTH_MAX: Final = 64
 """Maximum number of steps of a walk between cause and effect."""

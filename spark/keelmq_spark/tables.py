@@ -10,11 +10,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
-import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from keelmq_spark.commits import Commit, Commits, Format, TablesError, TablesInUse
+from keelmq_spark.published import published_in
 from keelmq_spark.rewriting import (
     ROW_GROUP_ROWS,
     merge,
@@ -25,7 +25,9 @@ from keelmq_spark.rewriting import (
     statistics,
     write_file,
 )
-from keelmq_spark.schema import ADDED_COLUMNS, EDGES, NODES, SCHEMA
+from keelmq_spark.schema import ADDED_COLUMNS as ADDED_COLUMNS
+from keelmq_spark.schema import EDGES, NODES
+from keelmq_spark.schema import SCHEMA as SCHEMA
 
 APPLICATION: Final = "keelmq-lineage"
 COMPACT_EVERY: Final = 200
@@ -46,13 +48,6 @@ LOOKED_UP: Final = {"events": ["message_id"], "nodes": ["node_id"], "edges": ["s
 _OPEN: Final = "open"
 _REORGANIZED: Final = ("OPTIMIZE", "VACUUM START", "VACUUM END", "ADD COLUMN")
 """Operations of Delta that leave the rows as they are."""
-NOTHING_PUBLISHED: Final = pa.table(
-    {
-        "offset": pa.array([], pa.int64()),
-        **{name: pa.array([], pa.string()) for name in ("node_id", "tag", "key", "properties")},
-    }
-)
-"""The answer of `published` without messages."""
 PARTITIONS: Final[dict[str, str | None]] = {"events": None, "nodes": _OPEN, "edges": "kind"}
 """Partition column by table. `open` of a node means that it may still change: the next batch replaces it."""
 
@@ -182,26 +177,7 @@ class Tables:
         """Return `offset`, `node_id`, `tag`, `key` and `properties` of the messages at begin <= offset < end, from the
         table `events`.
         """
-        files = self.events.files()
-        if not files or begin >= end:
-            return NOTHING_PUBLISHED
-        with duckdb.connect() as connection:
-            return connection.sql(
-                f"""SELECT "offset", 'message:' || topic || '/' || message_id AS node_id, tag, key, properties
-                   FROM ({with_columns("events", "SELECT * FROM read_parquet(?, union_by_name = true)")})
-                   WHERE type = 'PUBLISH' AND topic = ? AND queue = ? AND "offset" >= ? AND "offset" < ?
-                   QUALIFY row_number() OVER (PARTITION BY "offset" ORDER BY raft_index DESC) = 1
-                   ORDER BY "offset" """,  # noqa: S608
-                params=[files, topic, queue, begin, end],
-            ).to_arrow_table()
-
-
-def with_columns(name: str, files: str) -> str:
-    """Return SQL for all columns of the table `name`, of which the query `files` may lack those of later versions.
-
-    Missing columns are null."""
-    added = ", ".join(f'NULL::VARCHAR AS "{column}"' for column in ADDED_COLUMNS[name])
-    return f"{files} UNION ALL BY NAME SELECT {added} WHERE false" if added else files
+        return published_in(self.events.files(), topic, queue, begin, end)
 
 
 class _Part(NamedTuple):

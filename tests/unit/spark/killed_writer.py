@@ -17,8 +17,9 @@ from typing import Any
 import duckdb
 
 import keelmq_spark.tables as tables_module
+from keelmq_spark.published import with_columns
 from keelmq_spark.sink import LineageSink
-from keelmq_spark.tables import Tables, with_columns
+from keelmq_spark.tables import Tables
 from tests.unit.spark.history import History, shop
 
 CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.link", "open")

@@ -9,7 +9,7 @@ from keelmq_spark import intervals, schema
 from keelmq_spark.fold import Fold
 from keelmq_spark.fold_state import FILTERS_MAX, FoldState, decode_state, encode_state
 from keelmq_spark.places import Places
-from keelmq_spark.tables import NOTHING_PUBLISHED
+from keelmq_spark.published import NOTHING_PUBLISHED
 from tests.unit.spark.history import History, shop
 
 EdgeKey = tuple[str, str, str]
