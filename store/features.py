@@ -2,8 +2,8 @@
 
 Everything that another node, or a later start, has to understand belongs to a level. Level 1 is everything that 0.2.0
 had. A later level lists its additions in `adds`: a struct by its name (`Pop`), a field as `Struct.field`
-(`Produce.priority`), any other feature by a name that code queries with `knows`. docs/upgrading.md says how a level is
-added; tests/versions/ fails when something is added without a level.
+(`Produce.priority`), a word of a field as `Struct.field.word`, any other feature by a name that code queries with
+`knows`. docs/upgrading.md says how a level is added; tests/versions/ fails when something is added without a level.
 """
 
 import typing
@@ -50,6 +50,7 @@ LEVELS: Final = (
                     for name in ("PURGED_QUEUES", "LOG_TIMES", "_QUEUE_END", "_END_ALONE")
                 ),
                 *(f"store.index.retention_keys.{name}" for name in ("_PURGED", "_TIME")),
+                *("Event.filter", "Outcome.filters", "Event.type.RESET", "acks-begin-at-kept-messages"),
             }
         ),
     ),

@@ -57,6 +57,7 @@ class EventView(msgspec.Struct, array_like=True, frozen=True):
     attempt: int | None
     message_id: str | None
     messages: EventMessages | None
+    filter: str | None
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -159,7 +160,7 @@ class EventsPage:
         for event in outcome.events[self.next_event :]:
             is_first = not taken and not self.frames
             try:
-                encoded = _encode(await self._view(event))
+                encoded = _encode(await self._view(event, outcome.filters))
             except LogTruncated:
                 if is_first:
                     raise Problem("log_range_removed", _BLOCK_REMOVED, {"first_index": self.next_index + 1}) from None
@@ -180,10 +181,10 @@ class EventsPage:
         self.next_event += len(taken)
         return complete
 
-    async def _view(self, event: Event) -> EventView:
+    async def _view(self, event: Event, filters: tuple[str, ...]) -> EventView:
         of = event.messages
         if of is None:
-            return _view(event, None, None)
+            return _view(event, None, None, None if event.filter is None else filters[event.filter])
         origin = await self._origins.find(of)
         header = origin.header
         block = None
@@ -206,7 +207,7 @@ def _id_of(header: BatchHeader, only: int) -> tuple[str | None, ...] | None:
     return None if header.message_ids is None else (header.message_ids[only],)
 
 
-def _view(event: Event, origin: _Origin | None, messages: EventMessages | None) -> EventView:
+def _view(event: Event, origin: _Origin | None, messages: EventMessages | None, filter: str | None = None) -> EventView:
     transaction_id, topic, group, client_id = event.transaction_id, event.topic, event.group, event.client
     if origin is not None:
         command = origin.command
@@ -229,4 +230,5 @@ def _view(event: Event, origin: _Origin | None, messages: EventMessages | None) 
         event.attempt,
         event.message_id,
         messages,
+        filter,
     )

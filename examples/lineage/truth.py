@@ -28,7 +28,7 @@ class Truth:
     states: dict[str, str] = field(default_factory=dict)
     edges: Counter[EdgeKey] = field(default_factory=Counter)
     resets: set[tuple[str, str, int]] = field(default_factory=set)
-    """Group, topic and queue of each offset that was reset to an earlier one."""
+    """Group, topic and queue of each offset that was reset to another one."""
 
     def sent(self, topic: str, message_id: str, group: str, *causes: str) -> str:
         """Record that a message was sent, in a transaction or not; return its node. Repetitions change nothing."""

@@ -3,6 +3,8 @@
     web (plain) ─┐                  ┌─ shipping ─► shipments ── billing (transactions) ─► invoices
     shop (transactions) ─► orders ──┤         └──► notes, whose cause is named without its topic
                                     ├─ points: dead letters that are processed after a reset
+                                    ├─ gifts selects by tag, and gives some back
+                                    ├─ europe selects by properties, and after a reset by others
                                     └─ audit reads all three topics
     meter (batches of 100) ─► readings ── ledger (a batch in one call) ─► totals
     web also schedules reminders, and cancels them
@@ -42,8 +44,11 @@ READINGS: Final = "readings"
 TOTALS: Final = "totals"
 REMINDERS: Final = "reminders"
 QUEUES: Final = {ORDERS: 4, SHIPMENTS: 4, INVOICES: 4, NOTES: 1, READINGS: 1, TOTALS: 1, REMINDERS: 1}
-ATTEMPTS: Final = {"shipping": 2, "billing": 2, "audit": 2, "points": 0, "ledger": 2}
+ATTEMPTS: Final = {"shipping": 2, "billing": 2, "audit": 2, "points": 0, "ledger": 2, "gifts": 2, "europe": 2}
 GROUPS: Final = tuple(ATTEMPTS)
+GIFT: Final = "gift"
+ORDERS_OF_EUROPE: Final = "region = 'eu'"
+LARGE_ORDERS_OF_EUROPE: Final = "region = 'eu' AND size > 3"
 READINGS_OF_BATCH: Final = 100
 REMIND_AFTER_MS: Final = 3_600_000
 RETRY_ATTEMPTS: Final = 2
@@ -68,6 +73,8 @@ class Workload:
         self._due: set[tuple[str, str]] = set()
         """Pairs of group and node that still have to be processed, or to become dead letters."""
         self._done: set[tuple[str, str]] = set()
+        self._small_of_europe: list[str] = []
+        """Nodes of orders that the group europe selects after its reset only."""
         self._asked = 0
         self._is_reset = False
 
@@ -109,6 +116,10 @@ class Workload:
                 max_messages=READINGS_OF_BATCH, commit_interval_ms=200,
             )  # fmt: skip
             await stack.enter_async_context(ledger)
+            gifts = Consumer(self.servers, "gifts", [ORDERS], self._gifts, start="earliest", tags=GIFT)
+            await stack.enter_async_context(gifts)
+            europe = await stack.enter_async_context(contextlib.AsyncExitStack())
+            await europe.enter_async_context(self._europe(LARGE_ORDERS_OF_EUROPE))
             async with asyncio.TaskGroup() as tasks:
                 while not enough():
                     tasks.create_task(self._order(self.placed))
@@ -119,6 +130,9 @@ class Workload:
                     await asyncio.sleep(self._pause_s)
             await self._until_settled()
             await self._reset_points()
+            await europe.aclose()
+            await self._reset_europe()
+            await stack.enter_async_context(self._europe(ORDERS_OF_EUROPE))
             await self._until_settled()
 
     # Orders
@@ -126,8 +140,8 @@ class Workload:
     async def _order(self, number: int) -> None:
         order = f"order-{number:06d}"
         if number % 3 == 0:
-            send = {"message_id": order, "keys": [order]}
-            await _until_answered(lambda: self._web.send(ORDERS, b"plain", **send))  # type: ignore[arg-type]
+            send = {"message_id": order, "keys": [order], **_attributes(number)}
+            await _until_answered(lambda: self._web.send(ORDERS, b"plain", **send))
             node = self.truth.sent(ORDERS, order, "web")
             self.truth.published(node)
             self._expect(node, number)
@@ -148,7 +162,18 @@ class Workload:
         else:
             self.truth.consumed(node, "points")
         self.truth.consumed(node, "audit")
-        self._due |= {("shipping", node), ("audit", node), ("points", node)}
+        groups = {"shipping", "audit", "points"}
+        if number % 4 == 0:
+            groups.add("gifts")
+            self.truth.consumed(node, "gifts")
+            if number % 40 == 24:
+                self.truth.given_back(node, "gifts", 1)
+        if number % 2 == 0 and number % 10 > 3:
+            groups.add("europe")
+            self.truth.consumed(node, "europe")
+        elif number % 2 == 0:
+            self._small_of_europe.append(node)
+        self._due |= {(group, node) for group in groups}
 
     async def _transaction(
         self, producer: TransactionProducer, topic: str, name: str, outcome: str, number: int, cause: str | None = None
@@ -163,7 +188,8 @@ class Workload:
                 return Decision.UNKNOWN
             return Decision.COMMIT if outcome == "committed" else Decision.ROLLBACK
 
-        message = Message(topic=topic, body=b"in a transaction", message_id=name, keys=[name])
+        attributes = _attributes(number) if topic == ORDERS else {}
+        message = Message(topic=topic, body=b"in a transaction", message_id=name, keys=[name], **attributes)
         options: dict[str, Any] = {"transaction_id": transaction_id, "check_after_ms": CHECK_AFTER_MS}
         with contextlib.suppress(TransactionConflict):  # an earlier try was decided, with the same outcome
             await _until_answered(lambda: producer.execute(message, local, **options))
@@ -203,14 +229,35 @@ class Workload:
     async def _reset_points(self) -> None:
         """Have the group process everything once more, its dead letters too."""
         self._is_reset = True
-        before = [each for each in await self._offsets("points", ORDERS) if each["offset"]]
-        await _until_answered(lambda: self._admin.reset_group("points", ORDERS, to="earliest"))
-        self.truth.resets |= {("points", ORDERS, each["queue"]) for each in before}
+        await self._reset("points")
         for src, dst, kind in list(self.truth.edges):
             if (dst, kind) == ("consumer_group:points", "DEAD_LETTERED"):
                 self.truth.consumed(src, "points")
 
+    async def _reset_europe(self) -> None:
+        """Have the group read everything once more; its next consumer selects other orders."""
+        await self._reset("europe")
+        for node in self._small_of_europe:
+            self.truth.consumed(node, "europe")
+        self._due |= {("europe", node) for node in self._small_of_europe}
+
+    async def _reset(self, group: str) -> None:
+        before = [each for each in await self._offsets(group, ORDERS) if each["offset"]]
+        await _until_answered(lambda: self._admin.reset_group(group, ORDERS, to="earliest"))
+        self.truth.resets |= {(group, ORDERS, each["queue"]) for each in before}
+
     # Handlers
+
+    def _europe(self, filter: str) -> Consumer:
+        return Consumer(self.servers, "europe", [ORDERS], self._european, start="earliest", filter=filter)
+
+    async def _european(self, message: ReceivedMessage) -> None:
+        self._done.add(("europe", _node_of(message)))
+
+    async def _gifts(self, message: ReceivedMessage) -> None:
+        if int(message.message_id.rpartition("-")[2]) % 40 == 24 and message.attempt == 0:
+            raise RetryLater(reason="no paper")
+        self._done.add(("gifts", _node_of(message)))
 
     async def _points(self, message: ReceivedMessage) -> None:
         self._done.add(("points", _node_of(message)))
@@ -306,6 +353,12 @@ def _outcome_of_order(number: int) -> str:
     if number % 13 == 1:
         return "later-committed" if number % 2 else "later-rolled_back"
     return "rolled_back" if number % 7 == 2 else "committed"
+
+
+def _attributes(number: int) -> dict[str, Any]:
+    """Return the tag and the properties of an order, by which groups select."""
+    properties = {"region": "us" if number % 2 else "eu", "size": str(number % 10)}
+    return {"properties": properties, **({"tag": GIFT} if number % 4 == 0 else {})}
 
 
 def _node_of(message: ReceivedMessage) -> str:

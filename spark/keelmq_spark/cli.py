@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -35,8 +35,9 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Show causes, consumers and effects of messages.\n\n`run` updates the tables; all other commands "
-    "read them, without Spark. Every answer takes [bold]--json[/bold]. Exit codes: 0 done, 1 error, 2 usage.",
+    help="Show causes, consumers and effects of messages.\n\n`run` updates the tables, `compact` and `prune` tidy "
+    "them; all other commands read them, without Spark. Every answer takes [bold]--json[/bold]. Exit codes: 0 done, "
+    "1 error, 2 usage.",
     epilog="Examples:\n\n    keelmq-lineage run --tables lineage\n\n"
     "    keelmq-lineage show order-17 --picture order-17.svg\n\n"
     "    keelmq-lineage impact --producer-group shop --from 2026-11-01T10:00:00 --to 2026-11-01T10:05:00",
@@ -225,7 +226,7 @@ def dead_letters(
 
 @app.command()
 def resets(limit: Limit = answers.LIMIT, tables: Tables = DEFAULT_TABLES, as_json: AsJson = False) -> None:
-    """List resets of groups to earlier offsets, as the commits after them show."""
+    """List resets of groups to other offsets."""
     with _graph(tables) as graph:
         _print("resets", answers.resets(graph, limit), as_json)
 
@@ -259,6 +260,51 @@ def summary(tables: Tables = DEFAULT_TABLES, as_json: AsJson = False) -> None:
         _print("events", [facts["events"]], False)
         _print("nodes", facts["nodes"], False)
         _print("edges", facts["edges"], False)
+
+
+@app.command()
+def compact(tables: Tables = DEFAULT_TABLES) -> None:
+    """Combine the many small files of the tables into few large ones. No job may write the tables."""
+    with _writing(tables) as written:
+        before = sum(len(table.files()) for table in written.all.values())
+        written.compact()
+        after = sum(len(table.files()) for table in written.all.values())
+    typer.echo(f"{before} files are {after} now")
+
+
+@app.command()
+def prune(
+    older_than_days: Annotated[
+        float, typer.Option("--older-than", min=0, metavar="DAYS", help="Age from which on rows are removed.")
+    ],
+    tables: Tables = DEFAULT_TABLES,
+) -> None:
+    """Remove old events, edges and settled nodes from the tables. No job may write the tables: one that runs prunes by
+    itself with `run --keep-days`.
+    """
+    before = datetime.now(UTC) - timedelta(days=older_than_days)
+    with _writing(tables) as written:
+        removed = written.prune(before)
+    typer.echo(
+        f"removed what is older than {_cell(before)} UTC: " + ", ".join(f"{n} {of}" for of, n in removed.items())
+    )
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[Any]:
+    """Hold the lock of existing tables, without what a killed job left; end the command when a job writes them."""
+    from keelmq_spark.tables.commits import TablesError, TablesLock
+    from keelmq_spark.tables.tables import Tables as AllTables
+
+    try:
+        if AllTables(path).commit is None:
+            _fail(f"there are no lineage tables in {path}: `keelmq-lineage run --tables {path}` makes them")
+        with TablesLock(path):
+            written = AllTables(path)
+            written.recover()
+            yield written
+    except TablesError as exc:
+        _fail(str(exc))
 
 
 def main() -> None:

@@ -43,6 +43,10 @@ def run(
             "--skip-removed", help="Skip entries that retention removed before they were read; default: fail."
         ),
     ] = False,
+    keep_days: Annotated[
+        float | None,
+        typer.Option("--keep-days", min=0, metavar="DAYS", help="Prune what is older, every hour; default: keep all."),
+    ] = None,
     interval_ms: Annotated[
         int, typer.Option("--interval-ms", min=0, max=3_600_000, help="Time between micro-batches.")
     ] = 1_000,
@@ -79,6 +83,7 @@ def run(
         *(servers, tables, format.value, checkpoint, interval_ms, max_entries, cores),
         until_end=once,
         skip_removed=skip_removed,
+        keep_days=keep_days,
     )
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -14,6 +14,7 @@ import threading
 import time
 import uuid
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,6 +38,7 @@ INTERVAL_MS: Final = 1_000
 MAX_ENTRIES: Final = 5_000
 """Maximum Raft entries of a micro-batch; all its events are in the driver's memory at a time."""
 POLL_S: Final = 0.2
+PRUNE_EVERY_S: Final = 3_600.0
 _LAUNCHED: Final = "PYSPARK_GATEWAY_PORT"
 """Environment variable set by spark-submit: the settings of the session are then those of the submission."""
 
@@ -58,6 +60,8 @@ class JobOptions:
     """End when the tables contain everything that the log had at the start."""
     skip_removed: bool = False
     """Skip entries that retention removed before they were read, instead of failing; the tables then lack them."""
+    keep_days: float | None = None
+    """Remove what is older from the tables, at the start and every PRUNE_EVERY_S seconds; None keeps everything."""
 
 
 def session(cores: str = "2", name: str = "keelmq-lineage") -> "SparkSession":
@@ -127,13 +131,18 @@ def start(spark: "SparkSession", options: JobOptions, reporter: Reporter | None 
         .option("startingOffsets", json.dumps(starting))
     )
 
+    prune_at_s = time.monotonic()
+
     def write(frame: Any, batch_id: int) -> None:
-        nonlocal begin
+        nonlocal begin, prune_at_s
         began_s = time.monotonic()
         end = checkpoint.end_of(batch_id)
         batch = frame.toArrow().cast(EVENTS_ARROW)  # times come in the session's zone
         count = sink.write(batch, begin, end)
         begin = end
+        if options.keep_days is not None and time.monotonic() >= prune_at_s:
+            sink.prune(datetime.now(UTC) - timedelta(days=options.keep_days))
+            prune_at_s = time.monotonic() + PRUNE_EVERY_S
         if reporter is not None:
             reporter.add(batch)
         if count:

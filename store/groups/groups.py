@@ -37,6 +37,7 @@ from store.errors import (
     STALE_GENERATION,
     Refused,
 )
+from store.features import FEATURES
 from store.groups.assignment import TopicQueue, assign
 from store.groups.given_back import GivenBackMarks, GivingGroup
 from store.groups.history import GroupHistory, encoded_commits
@@ -44,7 +45,7 @@ from store.groups.leases import Leases
 from store.groups.queries import GroupQueries
 from store.groups.record import Group, GroupRecord, Member, assigned_queues, client_of, moves_back, not_assigned
 from store.groups.settings import check_settings
-from store.groups.subscription import Subscription, check_subscription
+from store.groups.subscription import Subscription, check_subscription, selecting
 from store.index import keys
 from store.index.index import Index
 from store.limits import RETRY_DELAYS_MS, RETRY_MAX_ATTEMPTS
@@ -149,10 +150,10 @@ class Groups(GroupQueries):
             place = (group.record.id, topic.id, queue)
             if command.begins and begin is None and offset:
                 self._history.reset(place, offset, None, at)
+                self._tell_reset(group, topic, queue, None, offset, at)
             elif offset > (begin or 0):
                 self._history.committed(place, offset, first if begin is None else again)
-                ack = Event("ACK", None, topic.name, queue, begin or 0, offset, group.name, client or None)
-                self._outcomes.add(ack)
+                self._tell_ack(group, topic, queue, begin or 0, offset, command.member_id, at)
             self._set_offsets(group, [(topic, queue, offset)])
         return OffsetsCommitted(group.name, command.offsets)
 
@@ -195,6 +196,7 @@ class Groups(GroupQueries):
                 begin = end if command.from_end else 0
                 if begin:
                     self._history.reset((record.id, topic.id, queue), begin, None, at)
+                    self._tell_reset(group, topic, queue, None, begin, at)
                 self._set_offsets(group, [(topic, queue, begin)])
         return group
 
@@ -323,6 +325,7 @@ class Groups(GroupQueries):
             place = (group.record.id, topic.id, queue)
             before = group.offsets.get((topic.id, queue))
             self._history.reset(place, offset, before, at)
+            self._tell_reset(group, topic, queue, before, offset, at)
             self._marks.forget(*place)
             if self._leases.held(*place):
                 self._leases.revoke(*place)
@@ -330,6 +333,22 @@ class Groups(GroupQueries):
         self._move_on(group)
         self._store(group)
         return OffsetsReset(group.name, group.record.generation, offsets)
+
+    def _tell_ack(
+        self, group: Group, topic: Topic, queue: int, begin: int, end: int, member_id: str | None, at: At
+    ) -> None:
+        """Add the event of a commit. Messages that retention had removed before were not read, and are left out."""
+        if FEATURES.knows("acks-begin-at-kept-messages", at.feature_level):
+            begin = max(begin, topic.starts[queue])
+        if begin < end:
+            selected = selecting(group.record.filters, topic.name) if member_id is not None else None
+            client, filter = client_of(group, member_id) or None, self._outcomes.filter(selected)
+            ack = Event("ACK", None, topic.name, queue, begin, end, group.name, client, filter=filter)
+            self._outcomes.add(ack)
+
+    def _tell_reset(self, group: Group, topic: Topic, queue: int, before: int | None, offset: int, at: At) -> None:
+        if FEATURES.knows("Event.type.RESET", at.feature_level):
+            self._outcomes.add(Event("RESET", None, topic.name, queue, before, offset, group.name))
 
     def _fence(self, command: CommitOffsets | GiveBack) -> tuple[Group | None, set[TopicQueue] | None]:
         """Return the group, and the queues assigned to the member; None for the queues of a group without members,

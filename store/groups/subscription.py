@@ -2,6 +2,7 @@
 that the others are to process.
 """
 
+import functools
 from typing import NamedTuple
 
 from store.commands.groups import TopicFilter
@@ -31,6 +32,20 @@ def check_subscription(group: str, generation: int, recorded: Subscription, requ
             )
             extra = {"topic": topic, "subscribed": there, "requested": here, "generation": generation}
             raise Refused(SUBSCRIPTION_MISMATCH, detail, extra)
+
+
+def selecting(filters: tuple[TopicFilter, ...], topic: str) -> str | None:
+    """Return the filter of a topic's messages as an SQL92 expression; None when all are selected."""
+    found = next((item for item in filters if item.topic == topic), None)
+    if found is None or found.type == "sql":
+        return found.expression if found is not None else None
+    return _of_tags(found.expression)
+
+
+@functools.lru_cache(256)
+def _of_tags(expression: str) -> str:
+    tags = ("'" + tag.replace("'", "''") + "'" for tag in expression.split(" || "))
+    return f"TAGS IN ({', '.join(tags)})"
 
 
 def _selection(filters: tuple[TopicFilter, ...], topic: str) -> str:

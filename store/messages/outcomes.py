@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from store.features import FEATURES
 from store.index import keys
 from store.index.index import Index
 from store.messages.block_location import BlockLocation
@@ -31,6 +32,7 @@ EventType = Literal[
     "RETRY",
     "DLQ",
     "EXPIRE",
+    "RESET",
 ]
 
 
@@ -49,10 +51,12 @@ class MessagesOf(msgspec.Struct, array_like=True, forbid_unknown_fields=True, fr
 class Event(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False):
     """One effect on `messages` or on a transaction; `offset` is the offset of the first message.
 
-    `offset_end` is for ACK: the group's offset moved from `offset` to it. `group` is the consumer group for ACK, RETRY
-    and DLQ; an event with messages and without `group` refers to the producer group of the messages. `attempt` counts
-    how often a message was given back, or a transaction was checked. `message_id` is for messages without a block in
-    the log. Without `topic`, the topic of the batch is meant.
+    `offset_end` is for ACK and RESET: the group's offset moved from `offset` to it; a RESET without `offset` is where
+    the group begins. `group` is the consumer group for ACK, RETRY, DLQ and RESET; an event with messages and without
+    `group` refers to the producer group of the messages. `attempt` counts how often a message was given back, or a
+    transaction was checked. `message_id` is for messages without a block in the log. Without `topic`, the topic of the
+    batch is meant. `filter` is for ACK: the place, in the outcome's filters, of the expression that selected the
+    group's messages; the others were passed unread. It is None for a group that reads all.
     """
 
     type: EventType
@@ -66,6 +70,7 @@ class Event(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=
     attempt: int | None = None
     message_id: str | None = None
     messages: MessagesOf | None = None
+    filter: int | None = None
 
     @property
     def rows(self) -> int:
@@ -74,11 +79,14 @@ class Event(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=
 
 
 class Outcome(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """The row of an entry. `clock_ms` is the replicated clock at which the entry was applied."""
+    """The row of an entry. `clock_ms` is the replicated clock at which the entry was applied. `filters` has each SQL92
+    expression that events refer to once: a commit of many queues repeats a long one in none of them.
+    """
 
     term: int
     clock_ms: int
     events: tuple[Event, ...]
+    filters: tuple[str, ...] = ()
 
 
 class OutcomeOf(NamedTuple):
@@ -96,12 +104,17 @@ class Outcomes:
     def __init__(self, index: Index) -> None:
         self._index = index
         self._events: list[Event] = []
+        self._filters: dict[str, int] = {}
 
     def add(self, event: Event) -> None:
         self._events.append(event)
 
     def add_all(self, events: Iterable[Event]) -> None:
         self._events.extend(events)
+
+    def filter(self, expression: str | None) -> int | None:
+        """Return the number by which events of this entry refer to the expression; None for None."""
+        return None if expression is None else self._filters.setdefault(expression, len(self._filters))
 
     def mark(self) -> int:
         """Return a mark for `undo`."""
@@ -111,12 +124,13 @@ class Outcomes:
         """Forget the events added since `mark`, because their command was refused."""
         del self._events[mark:]
 
-    def store(self, raft_index: int, term: int, clock_ms: int) -> None:
-        """Stage the row of the entry, if the entry had effects."""
+    def store(self, raft_index: int, term: int, clock_ms: int, feature_level: int) -> None:
+        """Stage the row of the entry, if the entry had effects, as nodes of `feature_level` read it."""
         if self._events:
-            outcome = Outcome(term, clock_ms, tuple(self._events))
-            self._index.put(keys.outcome(raft_index), _encode(outcome))
+            outcome = Outcome(term, clock_ms, tuple(self._events), tuple(self._filters))
+            self._index.put(keys.outcome(raft_index), _encode(FEATURES.at(outcome, feature_level)))
             self._events.clear()
+            self._filters.clear()
 
     def remove(self, first: int, before: int) -> None:
         """Remove the rows of the entries first <= index < before."""

@@ -95,6 +95,17 @@ def structs() -> list[type[msgspec.Struct]]:
     ]
 
 
+def words(kind: type[msgspec.Struct]) -> list[tuple[str, str]]:
+    """Return the fields of a struct that are one of several words, each with every word."""
+    hints = typing.get_type_hints(kind)
+    return [
+        (name, word)
+        for name in kind.__struct_fields__
+        if typing.get_origin(hints[name]) is typing.Literal
+        for word in typing.get_args(hints[name])
+    ]
+
+
 def _lines(level: int) -> Iterator[str]:
     for kind in sorted(structs(), key=lambda kind: (kind.__module__, kind.__name__)):
         if FEATURES.level_of(kind.__name__) <= level:
@@ -117,7 +128,8 @@ def _of_struct(kind: type[msgspec.Struct], level: int) -> Iterator[str]:
     for field in msgspec.structs.fields(kind):
         if FEATURES.level_of(f"{kind.__name__}.{field.name}") <= level:
             default = "" if field.required else f" = {_default(field)}"
-            yield f"    {field.name}: {_type(_at_level(hints[field.name], level))}{default}"
+            hint = _with_words(_at_level(hints[field.name], level), f"{kind.__name__}.{field.name}", level)
+            yield f"    {field.name}: {_type(hint)}{default}"
 
 
 def _default(field: msgspec.structs.FieldInfo) -> str:
@@ -133,6 +145,15 @@ def _at_level(hint: Any, level: int) -> Any:
         return functools.reduce(operator.or_, (part for part in parts if _level_of(part) <= level))
     known = tuple(_at_level(part, level) for part in parts)
     return hint if known == parts else typing.get_origin(hint)[known]
+
+
+def _with_words(hint: Any, field: str, level: int) -> Any:
+    """Return the hint without the words of a Literal that came later than `level`."""
+    if typing.get_origin(hint) is not typing.Literal:
+        return hint
+    return typing.Literal[
+        tuple(word for word in typing.get_args(hint) if FEATURES.level_of(f"{field}.{word}") <= level)
+    ]
 
 
 def _level_of(kind: Any) -> int:

@@ -63,7 +63,8 @@ def test_levels_follow_each_other_and_name_what_exists() -> None:
     named = {name for each in LEVELS for name in each.adds if "." in name or name[:1].isupper()}
     rules = {f"{place}.{name}" for place, found in schema.REPLAY_RULES.items() for name in found}
     constants = {f"{module.__name__}.{name}" for module in schema.modules() for name in vars(module)}
-    assert named <= {*names, *fields, *rules, *constants}
+    words = {f"{kind.__name__}.{name}.{word}" for kind in schema.structs() for name, word in schema.words(kind)}
+    assert named <= {*names, *fields, *words, *rules, *constants}
     ambiguous = {name for name in names if names.count(name) > 1}
     assert not {name.partition(".")[0] for name in named} & ambiguous
 

@@ -65,7 +65,8 @@ class EventMessages(msgspec.Struct, array_like=True, frozen=True, gc=False):
 class LogEvent(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """One event of messages or of a transaction. `offset` belongs to the first message; the others follow.
 
-    A field is None if it is unknown or has no meaning for the type."""
+    A field is None if it is unknown or has no meaning for the type. `filter` of an ACK is the SQL92 expression that
+    selected what the group read; nodes before 0.3.0 do not tell it."""
 
     type: str
     transaction_id: str | None
@@ -78,6 +79,7 @@ class LogEvent(msgspec.Struct, array_like=True, frozen=True, gc=False):
     attempt: int | None
     message_id: str | None
     messages: EventMessages | None
+    filter: str | None = None
 
     @property
     def rows(self) -> int:

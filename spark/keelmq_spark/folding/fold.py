@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keelmq_spark.folding import intervals
 from keelmq_spark.folding.fold_state import (
     GROUP_PLACES_MAX,
     OPEN_MAX,
@@ -23,6 +22,7 @@ from keelmq_spark.folding.fold_state import (
 )
 from keelmq_spark.folding.log_order import in_log_order
 from keelmq_spark.folding.places import Places, node_ids
+from keelmq_spark.folding.processed import is_news, newly_processed
 from keelmq_spark.folding.rows import Edges, constant, nodes_table, plain
 from keelmq_spark.tables import schema
 from keelmq_spark.tables.schema import message_node, node
@@ -32,6 +32,7 @@ _DECIDED: Final = {events.COMMIT: schema.COMMITTED, events.ROLLBACK: schema.ROLL
 _SLOW_COLUMNS: Final = [
     "event_id", "us", "type", "message_id", "transaction_id", "topic", "queue", "offset", "offset_end", "group",
     "client", "attempt", "trace_id", "causation_id", "key", "raft_index", "bytes",
+    "filter",
 ]  # fmt: skip
 
 
@@ -55,6 +56,7 @@ class Row(NamedTuple):
     key: str | None
     raft_index: int
     bytes: int | None
+    filter: str | None
 
 
 class Folded(NamedTuple):
@@ -119,10 +121,11 @@ class Fold:
         if not published.num_rows:
             return
         ids = node_ids(published["topic"], published["message_id"])
-        anew = self._places.add(published["topic"], published["queue"], published["offset"], ids)
+        anew = self._places.add(published, ids)
         for topic, queue in anew:
             suffix = "\n" + key_of(topic, queue)
-            for table in (self.state.consumed, self.state.given_back):
+            tables: tuple[dict[str, Any], ...] = (self.state.consumed, self.state.selected, self.state.given_back)
+            for table in tables:
                 for key in [key for key in table if key.endswith(suffix)]:
                     del table[key]
             for delivery in self._deliveries():
@@ -170,7 +173,7 @@ class Fold:
 
     def _note_hubs(self, batch: Any) -> None:
         """Record the first and last time of every topic and group."""
-        consumers = pc.is_in(batch["type"], value_set=pa.array([events.ACK, events.RETRY, events.DLQ]))
+        consumers = pc.is_in(batch["type"], value_set=pa.array([events.ACK, events.RETRY, events.DLQ, events.RESET]))
         us = pc.cast(batch["ts"], pa.int64())
         for kind, name, mask in (
             (schema.TOPIC, "topic", None),
@@ -212,6 +215,8 @@ class Fold:
                 self._settle(message_node(row.topic, row.message_id), state, row)
             case events.ACK:
                 self._acknowledge(row)
+            case events.RESET:  # what was given back before it comes again
+                self.state.given_back.pop(key_of(row.group, row.topic, row.queue), None)
             case events.RETRY:
                 self._retry(row)
             case events.DLQ:
@@ -384,13 +389,9 @@ class Fold:
         if row.topic.startswith(schema.GROUP_TOPICS):
             self._acknowledge_deliveries(row, unprocessed)
         else:
-            consumed = self.state.consumed.setdefault(key, [])
-            for begin, end in intervals.missing(consumed, row.offset, row.offset_end):
-                offsets, nodes = self._places.between((row.topic, row.queue), begin, end)
-                if unprocessed:
-                    nodes = [n for offset, n in zip(offsets, nodes, strict=True) if offset not in unprocessed]
+            passed = (row.topic, row.queue), row.offset, row.offset_end
+            for nodes in newly_processed(self.state, self._places, key, *passed, row.filter, unprocessed):
                 self._consumed_by(row, nodes)
-            intervals.add_except(consumed, row.offset, row.offset_end, unprocessed)
         if unprocessed:
             kept = [offset for offset in back if offset >= row.offset_end]
             if kept:
@@ -405,18 +406,11 @@ class Fold:
         for offset in passed:
             delivery = places[offset]
             place = (delivery.topic, delivery.queue, delivery.offset) if delivery.topic else (row.topic, 0, offset)
-            if offset not in unprocessed and self._is_news(row.group, *place):
+            if offset not in unprocessed and is_news(self.state, self._places, row.group, *place):
                 self._consumed_by(row, [delivery.origin])
         if row.topic == f"%RETRY%{row.group}":
             for offset in passed:
                 del places[offset]
-
-    def _is_news(self, group: str, topic: str, queue: int, offset: int) -> bool:
-        """Note that the group has processed the message at this place. Returns False when it had before."""
-        consumed = self.state.consumed.setdefault(key_of(group, topic, queue), [])
-        is_news = any(True for _ in intervals.missing(consumed, offset, offset + 1))
-        intervals.add(consumed, offset, offset + 1)
-        return is_news
 
     def _consumed_by(self, row: Row, nodes: Sequence[str]) -> None:
         group = node(schema.CONSUMER_GROUP, row.group)

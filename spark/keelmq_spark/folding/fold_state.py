@@ -13,6 +13,8 @@ from keelmq_spark.folding.intervals import Ranges
 OPEN_MAX: Final = 200_000
 """Maximum number of open messages, and of open transactions. Beyond it, the one open for longest is settled as it is,
 and written again if it changes."""
+FILTERS_MAX: Final = 16
+"""Maximum number of filters of a group and queue whose ranges are remembered; beyond it, the one used first goes."""
 GROUP_PLACES_MAX: Final = 100_000
 """Maximum number of remembered deliveries per `%RETRY%` or `%DLQ%` topic."""
 
@@ -78,6 +80,8 @@ class FoldState(msgspec.Struct):
     consumed: dict[str, Ranges] = {}
     """Ranges of offsets that the group has ever processed, by group, topic and queue: its offset passed them, except
     for what it gave back. A message that is processed later, in a delivery or after a reset, closes its gap."""
+    selected: dict[str, dict[str, Ranges]] = {}
+    """The same of groups that select messages, by filter: of each range, the group processed what it selects."""
 
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -22,6 +22,12 @@ def missing(ranges: Ranges, begin: int, end: int) -> Iterator[tuple[int, int]]:
         yield begin, end
 
 
+def has(ranges: Ranges, offset: int) -> bool:
+    """Return whether the offset is in `ranges`."""
+    at = bisect_right(ranges, offset, key=_begin) - 1
+    return at >= 0 and offset < ranges[at][1]
+
+
 def add(ranges: Ranges, begin: int, end: int) -> None:
     """Add [begin, end) to `ranges`, and join it with adjacent ranges."""
     if begin >= end:

@@ -7,11 +7,13 @@ the caches.
 
 from bisect import bisect_left
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from keelmq_spark.folding.filters import Attributes
 
 CACHED_MESSAGES_MAX: Final = 2_000_000
 
@@ -23,14 +25,18 @@ BLOCKS_MAX: Final = 20
 Place = tuple[str, int]
 """A topic and a queue."""
 Lookup = Callable[[str, int, int, int], Any]
-"""Takes topic, queue, first offset and end; returns `offset` and `node_id` from the table `events`, by offset."""
+"""Takes topic, queue, first offset and end; returns `offset`, `node_id`, `tag`, `key` and `properties` from the table
+`events`, by offset."""
+Selected = tuple[list[int], list[str], list[Attributes]]
+"""Offsets, nodes and attributes of messages, of equal length."""
 
 
 class Run(NamedTuple):
-    """Messages at consecutive offsets from `first` on."""
+    """Messages at consecutive offsets from `first` on; `attributes` has a column for each of their attributes."""
 
     first: int
     nodes: Any
+    attributes: tuple[Any, ...]
 
     @property
     def end(self) -> int:
@@ -44,6 +50,8 @@ class Block(NamedTuple):
     end: int
     offsets: list[int]
     nodes: list[str]
+    found: Any
+    """The columns of the table."""
 
 
 class Places:
@@ -54,9 +62,12 @@ class Places:
         self._cached = 0
         self._runs: OrderedDict[Place, deque[Run]] = OrderedDict()
 
-    def add(self, topics: Any, queues: Any, offsets: Any, nodes: Any) -> list[Place]:
-        """Remember the places of messages. Returns the queues that begin anew, because their topic was deleted."""
-        table = pa.table({"topic": topics, "queue": queues, "offset": offsets, "node": nodes})
+    def add(self, published: Any, nodes: Any) -> list[Place]:
+        """Remember the places of messages: rows of the view `events`, and the node of each. Returns the queues that
+        begin anew, because their topic was deleted.
+        """
+        names = ["topic", "queue", "offset", *Attributes._fields]
+        table = published.select(names).append_column("node", pa.chunked_array([nodes]))
         table = table.sort_by([("topic", "ascending"), ("queue", "ascending"), ("offset", "ascending")])
         counts = table.group_by(["topic", "queue"], use_threads=False).aggregate([("offset", "count")])
         anew, begin = [], 0
@@ -65,7 +76,7 @@ class Places:
             begin += count
             runs = self._runs.setdefault((topic, queue), deque())
             self._runs.move_to_end((topic, queue))
-            added = list(_runs(part["offset"], part["node"].combine_chunks()))
+            added = list(_runs(part))
             if runs and added[0].first < runs[-1].end:
                 anew.append((topic, queue))
                 self._forget((topic, queue))
@@ -93,13 +104,29 @@ class Places:
                 nodes += run.nodes.slice(first - run.first, last - first).to_pylist()
         return offsets, nodes
 
+    def selectable(self, place: Place, begin: int, end: int) -> Selected:
+        """Return what `between` does, and the attributes of the messages that a filter may read."""
+        offsets, nodes = self.between(place, begin, end)
+        attributes: list[Attributes] = []
+        runs = self._runs.get(place, ())
+        if begin < (runs[0].first if runs else end):
+            block = self._blocks[place]
+            at = bisect_left(block.offsets, begin)
+            count = bisect_left(block.offsets, min(end, runs[0].first if runs else end)) - at
+            attributes += _rows([block.found[name].slice(at, count) for name in Attributes._fields])
+        for run in runs:
+            first, last = max(begin, run.first), min(end, run.end)
+            if first < last:
+                attributes += _rows([column.slice(first - run.first, last - first) for column in run.attributes])
+        return offsets, nodes, attributes
+
     def _looked_up(self, place: Place, begin: int, end: int) -> tuple[list[int], list[str]]:
         """Return the messages from the table, by way of a block that goes further."""
         block = self._blocks.pop(place, None)
         if block is None or begin < block.begin or end > block.end:
             until = max(end, begin + READ_AHEAD_MESSAGES)
             found = self._lookup(*place, begin, until)
-            block = Block(begin, until, found["offset"].to_pylist(), found["node_id"].to_pylist())
+            block = Block(begin, until, found["offset"].to_pylist(), found["node_id"].to_pylist(), found)
         self._blocks[place] = block
         if len(self._blocks) > BLOCKS_MAX:
             self._blocks.popitem(last=False)
@@ -123,16 +150,28 @@ class Places:
             self._runs.move_to_end(place)
 
 
-def _runs(offsets: Any, nodes: Any) -> Iterator[Run]:
+def _rows(columns: Sequence[Any]) -> Iterator[Attributes]:
+    return map(Attributes, *(column.to_pylist() for column in columns))
+
+
+def _runs(part: Any) -> Iterator[Run]:
+    offsets, nodes = part["offset"], part["node"].combine_chunks()
+    attributes = tuple(_sparse(part[name].combine_chunks()) for name in Attributes._fields)
     first, last = offsets[0].as_py(), offsets[-1].as_py()
     if last - first + 1 == len(offsets):
-        yield Run(first, nodes)
+        yield Run(first, nodes, attributes)
         return
     begin, values = 0, offsets.to_pylist()
     for at in range(1, len(values) + 1):
         if at == len(values) or values[at] != values[at - 1] + 1:
-            yield Run(values[begin], nodes.slice(begin, at - begin))
+            sliced = tuple(column.slice(begin, at - begin) for column in attributes)
+            yield Run(values[begin], nodes.slice(begin, at - begin), sliced)
             begin = at
+
+
+def _sparse(column: Any) -> Any:
+    """Return the column, and a column without any value in a form that takes no memory."""
+    return pa.nulls(len(column)) if column.null_count == len(column) else column
 
 
 def node_ids(topics: Any, message_ids: Any) -> Any:

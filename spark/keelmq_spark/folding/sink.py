@@ -4,6 +4,7 @@ The commit is the only moment at which a batch takes effect: it names the tables
 the log and the cluster. A job that was killed before is undone, and goes on where the last commit ends.
 """
 
+from datetime import datetime
 from typing import Any
 
 import pyarrow.compute as pc
@@ -36,6 +37,11 @@ class LineageSink:
     def next_index(self) -> int:
         """Raft index of the first entry that is not in the tables; 0 for tables without a commit."""
         return self.tables.next_index
+
+    def prune(self, before: datetime) -> None:
+        """Remove what happened before `before` from the tables. Raises TablesInUse when another job writes them."""
+        if self.tables.commit is not None:
+            self.tables.prune(before)
 
     def write(self, batch: Any, begin: int, end: int) -> int:
         """Add a batch: an Arrow table with the events of the entries begin <= index < end. Return the number of new

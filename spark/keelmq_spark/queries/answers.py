@@ -177,23 +177,31 @@ def dead_letters(graph: Graph, consumer_group: str | None = None, limit: int = L
 
 
 def resets(graph: Graph, limit: int = LIMIT) -> list[Fact]:
-    """Return the resets of groups to earlier offsets, oldest first, as the commits after them show.
+    """Return the resets of groups to other offsets, oldest first. A reset moved the offset from `reset_from` to
+    `reset_to` between the times `after` and `before`, which are equal when the log has the reset itself.
 
-    A reset is between `after` and `before`, the commits around it. It moved the offset from `reset_from` to `reset_to`.
+    Logs of 0.2.0 have none: there, resets to earlier offsets are drawn from the commits around them.
     """
     return graph.rows(
-        """WITH acks AS (
-               SELECT "group", topic, queue, "offset", offset_end, ts, raft_index, event_id,
-                      lag(ts) OVER log AS after, lag(offset_end) OVER log AS reset_from
-               FROM events WHERE type = 'ACK'
+        """WITH moves AS (
+               SELECT type, "group", topic, queue, "offset", offset_end, ts, raft_index, event_id,
+                      lag(ts) OVER log AS after, lag(offset_end) OVER log AS was
+               FROM events WHERE type IN ('ACK', 'RESET')
                WINDOW log AS (PARTITION BY "group", topic, queue
                               ORDER BY raft_index, CAST(split_part(event_id, ':', 3) AS BIGINT)))
-           SELECT "group" AS consumer_group, topic, queue, reset_from, "offset" AS reset_to, after, ts AS before,
-                  event_id
-           FROM acks a WHERE "offset" < reset_from AND EXISTS (  -- pop consumers acknowledge in any order, but once
-               SELECT 1 FROM acks b
-               WHERE b."group" = a."group" AND b.topic = a.topic AND b.queue = a.queue AND b.raft_index < a.raft_index
-                 AND b."offset" < a.offset_end AND b.offset_end > a."offset")
+           SELECT "group" AS consumer_group, topic, queue, "offset" AS reset_from, offset_end AS reset_to,
+                  ts AS after, ts AS before, event_id
+           FROM moves WHERE type = 'RESET' AND "offset" <> offset_end
+           UNION ALL
+           SELECT "group", topic, queue, was, "offset", after, ts, event_id
+           FROM moves a WHERE type = 'ACK' AND "offset" < was AND EXISTS (  -- pop consumers acknowledge in any order
+               SELECT 1 FROM moves b
+               WHERE b.type = 'ACK' AND b."group" = a."group" AND b.topic = a.topic AND b.queue = a.queue
+                 AND b.raft_index < a.raft_index AND b."offset" < a.offset_end AND b.offset_end > a."offset"
+                 AND NOT EXISTS (
+                     SELECT 1 FROM moves r
+                     WHERE r.type = 'RESET' AND r."group" = a."group" AND r.topic = a.topic AND r.queue = a.queue
+                       AND r.raft_index BETWEEN b.raft_index AND a.raft_index))
            ORDER BY before, consumer_group, topic, queue LIMIT ?""",
         [limit],
     )

@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 import duckdb
 
 from keelmq_spark.tables import schema
+from keelmq_spark.tables.published import with_columns
 from keelmq_spark.tables.tables import Tables
 
 DEPTH_MAX: Final = 64
@@ -54,7 +55,11 @@ class Graph:
     """A read-only view of the tables as they were when it was opened. Use it as a context manager."""
 
     def __init__(self, path: str | Path) -> None:
-        path = Path(path).absolute()
+        self._path = Path(path).absolute()
+        self._open()
+
+    def _open(self) -> None:
+        path = self._path
         tables = Tables(path)
         self._connection = duckdb.connect()
         self._connection.execute("SET TimeZone = 'UTC'; SET parquet_metadata_cache = true")
@@ -66,8 +71,10 @@ class Graph:
                 )
             listed = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
             partitioned = "false" if name == "events" else "true"
-            source = f"read_parquet([{listed}], hive_partitioning = {partitioned})" if files else _NO_EDGES
-            self._connection.execute(f"CREATE VIEW {name} AS SELECT * FROM {source}")  # noqa: S608
+            options = f"hive_partitioning = {partitioned}, union_by_name = true"
+            source = f"read_parquet([{listed}], {options})" if files else _NO_EDGES
+            rows = with_columns(name, f"SELECT * FROM {source}")  # noqa: S608
+            self._connection.execute(f"CREATE VIEW {name} AS {rows}")
         self._connection.execute(f"CREATE VIEW causes AS {_CAUSES}; CREATE VIEW visible AS {_VISIBLE}")
 
     def close(self) -> None:
@@ -82,10 +89,20 @@ class Graph:
         self.close()
 
     def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[Fact]:
-        """Return the rows of `query`: DuckDB SQL over `events`, `nodes`, `edges`, `causes` and `visible`."""
-        relation = self._connection.sql(query, params=list(parameters))
-        rows: list[Fact] = relation.to_arrow_table().to_pylist()
-        return rows
+        """Return the rows of `query`: DuckDB SQL over `events`, `nodes`, `edges`, `causes` and `visible`.
+
+        Files that were compacted or pruned since the graph was opened have it opened anew."""
+        for last in (False, True):
+            try:
+                rows: list[Fact] = self._connection.sql(query, params=list(parameters)).to_arrow_table().to_pylist()
+            except duckdb.IOException:
+                if last:
+                    raise
+                self.close()
+                self._open()
+            else:
+                return rows
+        raise AssertionError
 
     def nodes(self, node_ids: Iterable[str]) -> list[Fact]:
         """Return the existing nodes with these ids, each once, in the order of the ids."""

@@ -57,6 +57,8 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     end_index: int
     tables: dict[str, int]
     state: str
+    schema: int = 1
+    """Version of the tables' columns (schema.py). A version that does not know it reads and writes those it knows."""
 
 
 class Commits:

@@ -44,6 +44,16 @@ EDGES: Final = pa.schema(
     ]
 )
 
+SCHEMA: Final = 2
+"""Version of the tables' columns. A later version only adds columns, which tables of earlier ones get when a job
+begins; commits name the version."""
+ADDED_COLUMNS: Final = {
+    "events": {"tag": pa.string(), "properties": pa.string(), "filter": pa.string()},
+    "nodes": {},
+    "edges": {},
+}
+"""Columns that tables of the first version lack."""
+
 # Kinds of nodes, which are also the prefixes of their ids.
 MESSAGE: Final = "message"
 TOPIC: Final = "topic"

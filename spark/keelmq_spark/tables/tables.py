@@ -4,34 +4,49 @@ Rows that were written and not committed are undone when a job begins (`recover`
 that was killed at any point goes on from the last commit, wherever its batches begin and end.
 """
 
+import json
 import time
-from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
-import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from keelmq_spark.tables.commits import Commit, Commits, Format, TablesError, TablesInUse
+from keelmq_spark.tables.published import published_in
+from keelmq_spark.tables.rewriting import (
+    ROW_GROUP_ROWS,
+    merge,
+    name_of,
+    range_of,
+    remove_older,
+    split_replaced,
+    statistics,
+    write_file,
+)
+from keelmq_spark.tables.schema import ADDED_COLUMNS as ADDED_COLUMNS
 from keelmq_spark.tables.schema import EDGES, NODES
+from keelmq_spark.tables.schema import SCHEMA as SCHEMA
 
 APPLICATION: Final = "keelmq-lineage"
 COMPACT_EVERY: Final = 200
-"""Number of writes of a Delta table, by this job or earlier ones, after which its small files are compacted into large
+"""Number of writes of a table, by this job or earlier ones, after which its small files are compacted into large
 ones."""
 SMALL_FILE_BYTES: Final = 16 * 1024 * 1024
 FILES_PER_WRITE: Final = {"events": 1, "nodes": 1, "edges": 5}
 """Files that a write usually adds to a table; a write of edges has a file for each kind that it has."""
 VACUUM_AFTER_HOURS: Final = 1
 """Hours that a reader may continue with files that a compaction replaced."""
-ROW_GROUP_ROWS: Final = 100_000
+TIMES: Final = {"events": "ts", "nodes": "last_ts", "edges": "ts"}
+"""Columns with the time by which rows are pruned."""
+STATED: Final = {"events": ["ts", "raft_index", "offset"], "nodes": ["first_ts", "last_ts"], "edges": ["ts"]}
+"""Columns whose least and greatest value in each file a Delta table tells, so that queries skip files."""
 
 LOOKED_UP: Final = {"events": ["message_id"], "nodes": ["node_id"], "edges": ["src", "dst"]}
 """Columns with a Bloom filter: a look-up reads only row groups that may contain the value."""
 _OPEN: Final = "open"
-_REORGANIZED: Final = ("OPTIMIZE", "VACUUM START", "VACUUM END")
+_REORGANIZED: Final = ("OPTIMIZE", "VACUUM START", "VACUUM END", "ADD COLUMN")
 """Operations of Delta that leave the rows as they are."""
 PARTITIONS: Final[dict[str, str | None]] = {"events": None, "nodes": _OPEN, "edges": "kind"}
 """Partition column by table. `open` of a node means that it may still change: the next batch replaces it."""
@@ -59,7 +74,10 @@ class Table(Protocol):
         """Return the Parquet files that make up the table now."""
 
     def compact(self) -> None:
-        """Combine many small files into few large ones, where the format supports it."""
+        """Combine many small files into few large ones; the rows stay the same."""
+
+    def prune(self, before: datetime) -> int:
+        """Remove rows whose time is before `before`, except open ones, and return their number."""
 
 
 class Tables:
@@ -128,25 +146,38 @@ class Tables:
             end_index=end_index,
             tables={name: version for name, version in versions.items() if version is not None},
             state=state_name,
+            schema=max(SCHEMA, before.schema if before is not None else SCHEMA),
         )
         self._commits.add(self.commit)
         self._commits.remove_others(self.commit, *([before] if before is not None else []))
         for table in self.all.values():
             table.committed()
 
+    def compact(self) -> None:
+        """Combine many small files into few large ones. Raises TablesInUse when another job writes the tables."""
+        self.require_current()
+        for table in self.all.values():
+            table.compact()
+        self._commit_rewritten()
+
+    def prune(self, before: datetime) -> dict[str, int]:
+        """Remove what happened before `before`: events, edges, and nodes that no longer change. Return the number of
+        removed rows by table. Raises TablesInUse when another job writes the tables.
+        """
+        self.require_current()
+        removed = {name: table.prune(before) for name, table in self.all.items()}
+        self._commit_rewritten()
+        return removed
+
+    def _commit_rewritten(self) -> None:
+        if self.commit is not None:
+            self.add_commit(self.commit.cluster_uid, self.commit.end_index, self.commit.end_index, None)
+
     def published(self, topic: str, queue: int, begin: int, end: int) -> Any:
-        """Return `offset` and `node_id` of the messages at begin <= offset < end, from the table `events`."""
-        files = self.events.files()
-        if not files or begin >= end:
-            return pa.table({"offset": pa.array([], pa.int64()), "node_id": pa.array([], pa.string())})
-        with duckdb.connect() as connection:
-            return connection.sql(
-                """SELECT "offset", 'message:' || topic || '/' || message_id AS node_id FROM read_parquet(?)
-                   WHERE type = 'PUBLISH' AND topic = ? AND queue = ? AND "offset" >= ? AND "offset" < ?
-                   QUALIFY row_number() OVER (PARTITION BY "offset" ORDER BY raft_index DESC) = 1
-                   ORDER BY "offset" """,
-                params=[files, topic, queue, begin, end],
-            ).to_arrow_table()
+        """Return `offset`, `node_id`, `tag`, `key` and `properties` of the messages at begin <= offset < end, from the
+        table `events`.
+        """
+        return published_in(self.events.files(), topic, queue, begin, end)
 
 
 class _Part(NamedTuple):
@@ -156,7 +187,7 @@ class _Part(NamedTuple):
     rows: Any
 
     def name(self, column: str | None, raft_index: int) -> str:
-        file = f"part-{raft_index:020d}.parquet"
+        file = name_of(raft_index)
         return file if column is None else f"{column}={self.value}/{file}"
 
 
@@ -194,9 +225,20 @@ class DeltaFiles:
         settled = self._settled_version(table)
         if table.version() != settled:
             table.restore(settled)
+        self._add_columns(table)
         self._table, self._version = table, table.version()
         sizes = pa.table(table.get_add_actions())["size_bytes"].to_pylist()
         self._writes = sum(size < SMALL_FILE_BYTES for size in sizes) // FILES_PER_WRITE[self._name]
+
+    def _add_columns(self, table: Any) -> None:
+        """Give a table of an earlier version its new columns, in place; its rows have null there."""
+        from deltalake import Field
+        from deltalake.schema import PrimitiveType
+
+        known = {field.name for field in table.schema().fields}
+        missing = [name for name in ADDED_COLUMNS[self._name] if name not in known]
+        if missing:
+            table.alter.add_columns([Field(name, PrimitiveType("string"), nullable=True) for name in missing])
 
     def write(self, rows: Any, raft_index: int, open_rows: Any = None) -> None:
         from deltalake import CommitProperties, Transaction
@@ -222,10 +264,20 @@ class DeltaFiles:
         self._writes += 1
 
     def committed(self) -> None:
-        # Not all tables after the same commit, so that pauses are short.
-        if self._writes >= COMPACT_EVERY + COMPACT_EVERY // 3 * list(PARTITIONS).index(self._name):
+        if self._writes >= _compact_after(self._name):
             self._writes = 0
             self.compact()
+
+    def prune(self, before: datetime) -> int:
+        table = self._table
+        table.update_incremental()
+        self._require_own(table)
+        condition = f"{TIMES[self._name]} < arrow_cast('{before.isoformat()}', 'Timestamp(Microsecond, Some(\"UTC\"))')"
+        settled = f"{_OPEN} = false AND " if self._partition == _OPEN else ""
+        removed = table.delete(settled + condition)["num_deleted_rows"]
+        table.update_incremental()
+        self._version = table.version()
+        return int(removed or 0)
 
     def files(self) -> list[str]:
         table = self._table
@@ -291,7 +343,8 @@ class DeltaFiles:
         name = part.name(self._partition, raft_index)
         size = write_file(part.rows, self._path / name, LOOKED_UP[self._name])
         values = {} if self._partition is None else {self._partition: part.value}
-        return [AddAction(name, size, values, _now_ms(), True, f'{{"numRecords": {part.rows.num_rows}}}')]
+        stated = json.dumps(statistics(part.rows, STATED[self._name]))
+        return [AddAction(name, size, values, _now_ms(), True, stated)]
 
     def _removals(self, table: Any) -> list[Any]:
         from deltalake._internal import RemoveAction
@@ -302,7 +355,8 @@ class DeltaFiles:
 
 
 class ParquetFiles:
-    """A table of Parquet files, each named by its last Raft index. Files beyond the committed index are not part of it.
+    """A table of Parquet files, each named by the last Raft index of its batch, or by that of its first and its last
+    batch. Files beyond the committed index are not part of it.
 
     The open rows are those of the newest file among the open ones."""
 
@@ -312,6 +366,8 @@ class ParquetFiles:
         self._name = name
         self._partition = PARTITIONS[name]
         self._through = self._committed = raft_index
+        self._writes = 0
+        """Number of writes whose small files are not compacted yet."""
 
     @property
     def version(self) -> int | None:
@@ -321,26 +377,46 @@ class ParquetFiles:
         for left in self._path.rglob("part-*.parquet"):
             if _index_of(left) > self._committed:
                 left.unlink()
+        kept, replaced = split_replaced(list(self._path.rglob("part-*.parquet")))
+        for left in (*replaced, *self._path.rglob(".part-*.next")):
+            left.unlink()
+        self._writes = sum(path.stat().st_size < SMALL_FILE_BYTES for path in kept) // FILES_PER_WRITE[self._name]
 
     def write(self, rows: Any, raft_index: int, open_rows: Any = None) -> None:
         for part in _parts(self._name, rows, open_rows):
             if part.rows.num_rows or part.rows is open_rows:
                 write_file(part.rows, self._path / part.name(self._partition, raft_index), LOOKED_UP[self._name])
         self._through = raft_index
+        self._writes += 1
 
     def committed(self) -> None:
         for old in self._path.glob(f"{_OPEN}=true/part-*.parquet"):
             if _index_of(old) < self._committed:  # readers may still be at the commit before this one
                 old.unlink()
         self._committed = self._through
+        if self._writes >= _compact_after(self._name):
+            self._writes = 0
+            self.compact()
 
     def files(self) -> list[str]:
-        files = [path for path in self._path.rglob("part-*.parquet") if _index_of(path) <= self._through]
+        found = [path for path in self._path.rglob("part-*.parquet") if _index_of(path) <= self._through]
+        files, _ = split_replaced(found)
         newest = max((_index_of(path) for path in files if path.parent.name == f"{_OPEN}=true"), default=0)
         return sorted(str(path) for path in files if path.parent.name != f"{_OPEN}=true" or _index_of(path) == newest)
 
     def compact(self) -> None:
-        """Do nothing: Parquet files stay as they were written."""
+        by_directory: dict[Path, list[Path]] = {}
+        for path in self._settled():
+            by_directory.setdefault(path.parent, []).append(path)
+        for files in by_directory.values():
+            merge(files, LOOKED_UP[self._name], SMALL_FILE_BYTES)
+
+    def prune(self, before: datetime) -> int:
+        return sum(remove_older(path, TIMES[self._name], before, LOOKED_UP[self._name]) for path in self._settled())
+
+    def _settled(self) -> list[Path]:
+        files, _ = split_replaced(list(self._path.rglob("part-*.parquet")))
+        return [path for path in files if _index_of(path) <= self._committed and path.parent.name != f"{_OPEN}=true"]
 
 
 def _schema(name: str) -> Any:
@@ -352,19 +428,13 @@ def _schema(name: str) -> Any:
 
 
 def _index_of(path: Path) -> int:
-    return int(path.stem.rpartition("-")[2])
+    return range_of(path)[1]
+
+
+def _compact_after(name: str) -> int:
+    """Return the number of writes after which a table is compacted: not all at the same commit, for short pauses."""
+    return COMPACT_EVERY + COMPACT_EVERY // 3 * list(PARTITIONS).index(name)
 
 
 def _now_ms() -> int:
     return int(time.time() * 1000)
-
-
-def write_file(rows: Any, path: Path, looked_up: Sequence[str]) -> int:
-    """Write a Parquet file, completely or not at all, and return its size in bytes."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.next")
-    bloom: Any = {column: {"ndv": min(rows.num_rows, ROW_GROUP_ROWS), "fpp": 0.01} for column in looked_up}
-    pq.write_table(rows, temporary, compression="zstd", row_group_size=ROW_GROUP_ROWS, bloom_filter_options=bloom)
-    size = temporary.stat().st_size
-    temporary.replace(path)
-    return size

@@ -8,6 +8,7 @@ only the length of the body.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,6 +21,9 @@ ROWS_PER_BATCH: Final = 16_384
 
 RAFT_GROUP: Final = "0"
 _TRACEPARENT_LENGTH: Final = 55
+_IN_COLUMNS: Final = frozenset({"traceparent", "tracestate", "causation_id", "causation_topic"})
+"""Properties that the SDK writes for the lineage, which has them in columns: they differ with every message."""
+_encode: Final = msgspec.json.Encoder(order="sorted").encode
 
 
 def event_batches(pages: Iterable[EventsPage], rows_per_batch: int = ROWS_PER_BATCH) -> Iterator[Any]:
@@ -47,6 +51,8 @@ class _Building:
         self._keys: list[str | None] = []
         self._groups: list[str | None] = []
         self._bytes: list[int | None] = []
+        self._tags: list[str | None] = []
+        self._properties: list[str | None] = []
         self._has_ids = self._has_groups = False
 
     def add(self, entry: EntryEvents) -> None:
@@ -76,6 +82,7 @@ class _Building:
                     event.attempt,
                     entry.term,
                     entry.index,
+                    event.filter,
                 )
             )
             row += event.rows
@@ -105,6 +112,8 @@ class _Building:
         self._causes += nothing
         self._keys += nothing
         self._groups += nothing
+        self._tags += nothing
+        self._properties += nothing
 
     def _add_attributes(self, messages: Sequence[BlockMessage]) -> None:
         keys = [message.keys for message in messages]
@@ -112,22 +121,25 @@ class _Building:
             self._keys += [" ".join(each) if each else None for each in keys]
         else:
             self._keys += [None] * len(messages)
+        self._tags += [message.tag for message in messages]
         properties = [message.properties for message in messages]
         if not any(properties):
             nothing = [None] * len(messages)
             self._traces += nothing
             self._causes += nothing
             self._groups += nothing
+            self._properties += nothing
             return
         self._traces += [trace_id_of(each.get("traceparent")) for each in properties]
         self._causes += [cause_of(each) for each in properties]
         self._groups += [each.get("producer_group") for each in properties]
+        self._properties += [_others(each) for each in properties]
         self._has_groups = True
 
     def take(self) -> Any:
         (
             ends, prefixes, rows, ts, types, implicit, ordinals, transactions, topics, queues, offsets, offset_ends,
-            groups, clients, attempts, terms, indexes,
+            groups, clients, attempts, terms, indexes, filters,
         ) = zip(*self._runs, strict=True)  # fmt: skip
         run_ends = pa.array(ends, pa.int32())
         at = pa.arange(0, self.rows, 1)
@@ -170,9 +182,18 @@ class _Building:
             spread(terms, pa.int64()),
             spread(indexes, pa.int64()),
             pa.array(self._bytes, pa.int64()),
+            pa.array(self._tags, pa.string()),
+            pa.array(self._properties, pa.string()),
+            spread(filters, pa.string()),
         ]
         self._clear()
         return pa.RecordBatch.from_arrays(columns, schema=EVENTS_ARROW)
+
+
+def _others(properties: Mapping[str, str]) -> str | None:
+    """Return the properties that no other column has as a JSON object, with sorted names; None when there are none."""
+    others = {name: value for name, value in properties.items() if name not in _IN_COLUMNS}
+    return _encode(others).decode() if others else None
 
 
 def cause_of(properties: Mapping[str, str]) -> str | None:

@@ -33,6 +33,8 @@ DLQ: Final = "DLQ"
 """A group gave a message back for the last time: it became a dead letter."""
 EXPIRE: Final = "EXPIRE"
 """A scheduled message was dropped because its topic no longer exists."""
+RESET: Final = "RESET"
+"""A group's committed offset was set from `offset` to `offset_end`; without `offset` the group begins there."""
 
 _COLUMNS: Final = (
     ("event_id", StringType()),
@@ -53,6 +55,9 @@ _COLUMNS: Final = (
     ("raft_term", LongType()),
     ("raft_index", LongType()),
     ("bytes", LongType()),
+    ("tag", StringType()),
+    ("properties", StringType()),
+    ("filter", StringType()),
 )
 _ARROW_TYPES: Final = {
     StringType: pa.string(),
@@ -63,8 +68,9 @@ _ARROW_TYPES: Final = {
 
 EVENTS_SPARK: Final = StructType([StructField(name, of_type) for name, of_type in _COLUMNS])
 """Spark schema of the view. `event_id` is `<raft group>:<raft index>:<n>`, where n is the number of the row within its
-entry. `ts` is the entry's time. `offset_end` is set for ACK only. `group` is the producer group or the consumer group.
-`bytes` is the length of the body."""
+entry. `ts` is the entry's time. `offset_end` is set for ACK and RESET only. `group` is the producer group or the
+consumer group. `bytes` is the length of the body. `properties` is a JSON object without what other columns have.
+`filter` is set for ACK of groups that select messages."""
 
 EVENTS_ARROW: Final = pa.schema([pa.field(name, _ARROW_TYPES[type(of_type)]) for name, of_type in _COLUMNS])
 """Arrow schema with the same columns; every column may be null."""

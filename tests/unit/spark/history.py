@@ -59,9 +59,13 @@ class History:
         rows = [self.published(topic, each, transaction_id=transaction_id, group=group) for each in message_ids]
         return self.decide("COMMIT", transaction_id, *rows, group=group)
 
-    def ack(self, group: str, topic: str, begin: int, end: int, queue: int = 0) -> int:
+    def ack(self, group: str, topic: str, begin: int, end: int, queue: int = 0, filter: str | None = None) -> int:
+        row = {"type": "ACK", "group": group, "topic": topic, "queue": queue, "offset": begin, "offset_end": end}
+        return self.entry(row | {"filter": filter})
+
+    def reset(self, group: str, topic: str, begin: int | None, end: int) -> int:
         return self.entry(
-            {"type": "ACK", "group": group, "topic": topic, "queue": queue, "offset": begin, "offset_end": end}
+            {"type": "RESET", "group": group, "topic": topic, "queue": 0, "offset": begin, "offset_end": end}
         )
 
     def retry(self, group: str, topic: str, offset: int, message_id: str, attempt: int = 1, kind: str = "RETRY") -> int:

@@ -16,7 +16,9 @@ from typing import Any
 
 import duckdb
 
+import keelmq_spark.tables.tables as tables_module
 from keelmq_spark.folding.sink import LineageSink
+from keelmq_spark.tables.published import with_columns
 from keelmq_spark.tables.tables import Tables
 from tests.unit.spark.history import History, shop
 
@@ -50,7 +52,7 @@ def content(directory: Path, format: Any) -> str:
     tables = Tables(directory, format)
     found: dict[str, list[str]] = {}
     for name, table in (("events", tables.events), ("nodes", tables.nodes), ("edges", tables.edges)):
-        query = "SELECT * FROM read_parquet(?, hive_partitioning = true)"
+        query = with_columns(name, "SELECT * FROM read_parquet(?, hive_partitioning = true, union_by_name = true)")
         rows = duckdb.connect().sql(query, params=[table.files()]).to_arrow_table().to_pylist()
         found[name] = sorted(json.dumps(row, default=str, sort_keys=True) for row in rows)
     return json.dumps(found)
@@ -79,7 +81,8 @@ def in_fork(work: Any) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def main(root: Path, format: str, step: int) -> int:
+def main(root: Path, format: str, step: int, compact_every: int) -> int:
+    tables_module.COMPACT_EVERY = compact_every  # type: ignore[misc]
     undisturbed = root / "undisturbed"
     assert in_fork(lambda: write(undisturbed, format)) == 0
     kills = 0
@@ -108,4 +111,4 @@ def main(root: Path, format: str, step: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])))
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))

@@ -167,7 +167,7 @@ def test_open_dead_letters_are_those_that_the_group_did_not_process_since(tmp_pa
     assert cli(tmp_path, "dead-letters", "--limit", "1") == found[:1]
 
 
-def test_resets_show_in_the_commits_after_them(tmp_path: Path) -> None:
+def test_resets_are_told_or_show_in_the_commits_after_them(tmp_path: Path) -> None:
     log = History()
     log.publish("orders", *"abcdef")
     log.ack("g", "orders", 0, 4)
@@ -175,8 +175,19 @@ def test_resets_show_in_the_commits_after_them(tmp_path: Path) -> None:
     log.ack("g", "orders", 2, 6)
     log.ack("pops", "orders", 5, 6)
     log.ack("pops", "orders", 3, 4)
+    log.ack("told", "orders", 0, 4)
+    log.reset("told", "orders", 4, 1)
+    log.ack("told", "orders", 1, 2)
+    log.reset("told", "orders", 2, 5)
+    log.reset("told", "orders", 5, 5)
+    log.reset("other", "orders", None, 3)
     log.write(tmp_path)
-    (found,) = cli(tmp_path, "resets")
+    found, back, on = cli(tmp_path, "resets")
+    assert [(each["consumer_group"], each["reset_from"], each["reset_to"]) for each in (back, on)] == [
+        ("told", 4, 1),
+        ("told", 2, 5),
+    ]
+    assert back["after"] == back["before"], "the log has the reset itself"
     assert (found["consumer_group"], found["reset_from"], found["reset_to"], found["event_id"]) == ("g", 4, 1, "0:3:0")
 
 

@@ -17,12 +17,15 @@ from keelmq_spark.views.events import EVENTS_ARROW
 from keelmq_spark.views.messages import message_batches
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
+OTHERS = '{"producer_group":"shop","region":"eu"}'
 CAUSED = Message(
     body=b"caused",
+    tag="t",
     keys=["k1", "k2"],
     properties={
         "traceparent": f"00-{TRACE}-b7ad6b7169203331-01",
         "causation_id": "b0-1",
+        "region": "eu",
         "producer_group": "shop",
     },
 )
@@ -55,7 +58,7 @@ ENTRIES = [
         0,
         [
             event("PUBLISH", topic="orders", queue=1, offset=7, messages=of("b0", b"a", b"bb", b"ccc")),
-            event("ACK", topic="orders", queue=0, offset=3, offset_end=9, group="g", client_id="c"),
+            event("ACK", topic="orders", queue=0, offset=3, offset_end=9, group="g", client_id="c", filter="a > 1"),
             event("PUBLISH", topic="orders", queue=0, offset=0, messages=of("b1", CAUSED, b"plain")),
         ],
     ),
@@ -122,6 +125,9 @@ def expected() -> Iterator[dict[str, Any]]:
                     "raft_term": entry.term,
                     "raft_index": entry.index,
                     "bytes": None if message is None else len(message.body),
+                    "tag": None if message is None else message.tag,
+                    "properties": OTHERS if message is not None and message.properties else None,
+                    "filter": each.filter,
                 }
                 row += 1
 

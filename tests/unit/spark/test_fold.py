@@ -7,16 +7,17 @@ import pytest
 
 from keelmq_spark.folding import intervals
 from keelmq_spark.folding.fold import Fold
-from keelmq_spark.folding.fold_state import FoldState, decode_state, encode_state
+from keelmq_spark.folding.fold_state import FILTERS_MAX, FoldState, decode_state, encode_state
 from keelmq_spark.folding.places import Places
 from keelmq_spark.tables import schema
+from keelmq_spark.tables.published import NOTHING_PUBLISHED
 from tests.unit.spark.history import History, shop
 
 EdgeKey = tuple[str, str, str]
 
 
 def no_table(topic: str, queue: int, begin: int, end: int) -> Any:
-    return pa.table({"offset": pa.array([], pa.int64()), "node_id": pa.array([], pa.string())})
+    return NOTHING_PUBLISHED
 
 
 class Folded:
@@ -147,6 +148,81 @@ def test_a_group_that_is_reset_consumes_what_is_new_to_it_only() -> None:
         log.ack("g", "orders", begin, end)
     consumed = [edge for edge in Folded(log.table()).edges if edge["kind"] == "CONSUMED_BY"]
     assert sorted(edge["src"] for edge in consumed) == [f"message:orders/m-{n}" for n in range(6)]
+
+
+def consumed_by(log: History, group: str = "g") -> list[str]:
+    """Return the messages that the group consumed, one for each edge, with batches of one entry."""
+    edges = Folded(*entries(log.table()), through_bytes=True).edges
+    dst = f"consumer_group:{group}"
+    return sorted(
+        edge["src"].partition("/")[2] for edge in edges if (edge["kind"], edge["dst"]) == ("CONSUMED_BY", dst)
+    )
+
+
+def test_a_group_that_selects_messages_consumed_what_it_selected() -> None:
+    log = History()
+    log.entry(
+        *(
+            log.published("orders", f"m-{n}", tag="ab"[n % 2], properties=f'{{"price":"{n}"}}', key="k")
+            for n in range(6)
+        )
+    )
+    log.publish("orders", "plain")
+    log.ack("g", "orders", 0, 3, filter="TAGS IN ('a')")
+    log.ack("g", "orders", 3, 7, filter="TAGS IN ('a')")
+    log.ack("other", "orders", 0, 7, filter="price > 3 AND KEYS = 'k'")
+    log.ack("all", "orders", 0, 7)
+    assert consumed_by(log) == ["m-0", "m-2", "m-4"]
+    assert consumed_by(log, "other") == ["m-4", "m-5"]
+    assert len(consumed_by(log, "all")) == 7
+
+
+def test_a_group_that_is_reset_with_another_filter_consumes_what_that_selects_besides() -> None:
+    log = History()
+    log.entry(*(log.published("orders", f"m-{n}", tag="abc"[n % 3]) for n in range(6)))
+    log.ack("g", "orders", 0, 4, filter="TAGS IN ('a')")
+    log.reset("g", "orders", 4, 0)
+    log.ack("g", "orders", 0, 6, filter="TAGS IN ('a', 'b')")
+    assert consumed_by(log) == ["m-0", "m-1", "m-3", "m-4"]
+    log.reset("g", "orders", 6, 0)
+    log.ack("g", "orders", 0, 6)
+    assert consumed_by(log) == [f"m-{n}" for n in range(6)], "each of them once"
+
+
+def test_a_dead_letter_of_a_group_that_selects_messages_is_open_until_it_is_processed() -> None:
+    log = History()
+    log.entry(*(log.published("orders", f"m-{n}", tag="ab"[n % 2]) for n in range(3)))
+    log.retry("g", "orders", 2, "m-2", kind="DLQ")
+    log.ack("g", "orders", 0, 3, filter="TAGS IN ('a')")
+    log.publish("%DLQ%g", "m-2", attempt=1)
+    assert consumed_by(log) == ["m-0"]
+    log.retry("g", "orders", 2, "m-2", attempt=0)
+    log.publish("%RETRY%g", "m-2", attempt=0)
+    log.ack("g", "%RETRY%g", 0, 1)
+    assert consumed_by(log) == ["m-0", "m-2"]
+    log.reset("g", "orders", 3, 0)
+    log.ack("g", "orders", 0, 3, filter="TAGS IN ('a')")
+    assert consumed_by(log) == ["m-0", "m-2"]
+
+
+def test_the_filters_of_a_group_that_are_remembered_are_bounded() -> None:
+    log = History()
+    log.publish("orders", "m-0", tag="a")
+    for number in range(FILTERS_MAX + 5):
+        log.reset("g", "orders", 1, 0)
+        log.ack("g", "orders", 0, 1, filter=f"TAGS IN ('a', '{number}')")
+    folded = Folded(*entries(log.table()), through_bytes=True)
+    assert len(folded.state.selected["g\norders\n0"]) == FILTERS_MAX
+    assert folded.of_kind("CONSUMED_BY") == {("message:orders/m-0", "consumer_group:g")}
+
+
+def test_what_was_given_back_before_a_reset_is_consumed_after_it() -> None:
+    log = History()
+    log.publish("orders", "m-0", "m-1")
+    log.retry("g", "orders", 1, "m-1")
+    log.reset("g", "orders", 1, 0)
+    log.ack("g", "orders", 0, 2)
+    assert consumed_by(log) == ["m-0", "m-1"]
 
 
 def test_a_topic_that_was_deleted_and_made_again_is_consumed_again() -> None:

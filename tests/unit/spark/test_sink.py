@@ -11,6 +11,7 @@ import pytest
 from deltalake import DeltaTable
 from typer.testing import CliRunner
 
+import keelmq_spark.tables.tables as tables_module
 from keelmq_spark.cli import app
 from keelmq_spark.folding.fold import Fold
 from keelmq_spark.folding.fold_state import FoldState
@@ -34,11 +35,13 @@ def rows(tables: Tables, name: str) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.parametrize("compact_every", [tables_module.COMPACT_EVERY, 2])
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_writer_that_is_killed_before_any_change_and_begins_again_makes_the_same_tables(
-    format: Format, tmp_path: Path
+    format: Format, compact_every: int, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "tests.unit.spark.killed_writer", str(tmp_path), format, str(KILLS_STEP)]
+    options = [str(tmp_path), format, str(KILLS_STEP), str(compact_every)]
+    command = [sys.executable, "-m", "tests.unit.spark.killed_writer", *options]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert done.returncode == 0, done.stdout
     assert int(done.stdout.split()[-1]) >= 10, done.stdout
@@ -121,32 +124,6 @@ def test_a_group_that_is_behind_costs_few_look_ups(
     consumed = [edge["src"] for edge in rows(Tables(tmp_path, format), "edges") if edge["kind"] == "CONSUMED_BY"]
     assert sorted(consumed) == sorted(["message:orders/new", *(f"message:orders/m-{n}" for n in range(500))])
     assert len(asked) == 1
-
-
-def test_compaction_keeps_every_row(tmp_path: Path) -> None:
-    killed_writer.write(tmp_path, "delta")
-    tables = Tables(tmp_path)
-    before = killed_writer.content(tmp_path, "delta")
-    files = len(tables.edges.files())
-    tables.recover()
-    for table in tables.all.values():
-        table.compact()
-    assert len(Tables(tmp_path).edges.files()) < files
-    assert killed_writer.content(tmp_path, "delta") == before
-    log = killed_writer.longer()
-    log.write(tmp_path)
-    assert len(rows(Tables(tmp_path), "events")) == log.table().num_rows
-
-
-def test_short_jobs_compact_what_earlier_ones_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("keelmq_spark.tables.tables.COMPACT_EVERY", 4)
-    log = History()
-    for number in range(12):
-        log.publish("orders", f"m-{number}")
-        log.write(tmp_path)
-        tables = Tables(tmp_path)
-        assert len(tables.events.files()) <= 4
-        assert len(rows(tables, "events")) == number + 1
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -10,16 +10,21 @@ import pytest
 
 from store.commands.entry import decode_entry
 from store.commands.groups import (
+    CloneOffsets,
     CommitOffsets,
     GiveBack,
     GivenBack,
     JoinGroup,
+    LeaveGroup,
     PutGroup,
     QueueOffset,
     ReplayDeadLetters,
     ResetOffsets,
+    TopicFilter,
 )
 from store.commands.messages import CancelScheduled, FireTimers
+from store.commands.pops import Pop
+from store.commands.retention import ExpireMessages
 from store.commands.topics import DeleteTopic, PutTopic
 from store.commands.transactions import Decide, Discard, RecordChecks, ResumeTransaction
 from store.errors import Refused
@@ -172,6 +177,77 @@ def test_moves_of_a_group_are_ranges(replica: Replica) -> None:
     assert events(replica) == ()
     replica.one(CommitOffsets("g", "m", 2, (QueueOffset("orders", 0, 3),)))
     assert [(event.offset, event.offset_end) for event in events(replica)] == [(2, 3)]
+
+
+FILTERED = JoinGroup(
+    "g",
+    "m",
+    "c",
+    ("orders", "points"),
+    30_000,
+    (TopicFilter("orders", "tags", "a || b"), TopicFilter("points", "sql", "n > 1")),
+)
+
+
+def test_a_commit_of_a_group_that_selects_messages_says_what_it_selects(replica: Replica) -> None:
+    replica.raise_level(2)
+    replica.do(
+        produce(header("orders", 0, "a", 9)), produce(header("orders", 1, "b")), produce(header("points")), FILTERED
+    )
+    offsets = (QueueOffset("orders", 0, 4), QueueOffset("orders", 1, 1), QueueOffset("points", 0, 1))
+    replica.one(CommitOffsets("g", "m", 1, offsets))
+    (found,) = replica.machine.outcomes(replica.machine.applied_index, replica.machine.applied_index, 1)
+    assert found.outcome.filters == ("TAGS IN ('a', 'b')", "n > 1"), "each once"
+    assert [event.filter for event in found.outcome.events] == [0, 0, 1]
+    replica.do(LeaveGroup("g", "m"), CommitOffsets("g", None, None, (QueueOffset("orders", 0, 6),)))
+    assert events(replica) == (Event("ACK", None, "orders", 0, 4, 6, "g"),), "nobody knows what this client selects"
+    assert (
+        replica.machine.outcomes(replica.machine.applied_index, replica.machine.applied_index, 1)[0].outcome.filters
+        == ()
+    )
+
+
+def test_where_a_group_is_set_is_told(replica: Replica) -> None:
+    replica.raise_level(2)
+    replica.one(produce(header("orders", 0, "a", 9)))
+    replica.one(CommitOffsets("g", None, None, (QueueOffset("orders", 0, 4),), begins=True))
+    assert events(replica) == (Event("RESET", None, "orders", 0, None, 4, "g"),)
+    replica.one(ResetOffsets("g", (QueueOffset("orders", 0, 7), QueueOffset("orders", 1, 0))))
+    assert events(replica) == (
+        Event("RESET", None, "orders", 0, 4, 7, "g"),
+        Event("RESET", None, "orders", 1, None, 0, "g"),
+    )
+    replica.one(CloneOffsets("h", "g"))
+    assert [(event.type, event.group, event.offset_end) for event in events(replica)] == [
+        ("RESET", "h", 7),
+        ("RESET", "h", 0),
+    ]
+    replica.one(Pop("p", "orders", "c", 1, 30_000, True))
+    assert [(event.type, event.group, event.offset_end) for event in events(replica)] == [("RESET", "p", 9)]
+
+
+def test_messages_that_were_removed_before_a_commit_are_not_acknowledged(replica: Replica) -> None:
+    replica.raise_level(2)
+    replica.one(PutTopic("orders", retention_ms=1_000))
+    replica.one(produce(header("orders", 0, "old", 3)))
+    replica.now_ms += 2_000
+    replica.one(produce(header("orders", 0, "new", 2)))
+    replica.one(ExpireMessages((("orders", 0),), 10))
+    replica.one(CommitOffsets("g", None, None, (QueueOffset("orders", 0, 3),)))
+    assert events(replica) == ()
+    replica.one(CommitOffsets("h", None, None, (QueueOffset("orders", 0, 5),)))
+    assert [(event.offset, event.offset_end) for event in events(replica)] == [(3, 5)]
+
+
+def test_a_cluster_at_the_first_level_tells_what_its_version_knows(replica: Replica) -> None:
+    replica.do(produce(header("orders", 0, "a", 9)), FILTERED)
+    replica.one(CommitOffsets("g", "m", 1, (QueueOffset("orders", 0, 4),)))
+    row = replica.index.get(keys.outcome(replica.machine.applied_index))
+    assert row is not None
+    (_, _, (event,)) = msgspec.msgpack.decode(row)
+    assert event == ["ACK", None, "orders", 0, 0, 4, "g", "c", None, None, None]
+    replica.one(ResetOffsets("g", (QueueOffset("orders", 0, 0),)))
+    assert events(replica) == ()
 
 
 def test_messages_given_back_until_they_are_dead(replica: Replica) -> None:

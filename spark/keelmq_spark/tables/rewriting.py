@@ -1,0 +1,165 @@
+"""Rewrites Parquet files of a table: many small ones into one, and without rows that are too old.
+
+A rewritten file gets its name when it is complete. What it replaces is removed then; readers tell by the names which
+files are replaced, so that no row counts twice in between.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+ROW_GROUP_ROWS: Final = 100_000
+MERGED_FILE_BYTES: Final = 128 * 1024 * 1024
+"""A merged file is closed at this size."""
+
+_INDEX_DIGITS: Final = 20
+
+
+def name_of(last: int, first: int | None = None) -> str:
+    """Return the name of a file with the rows of a batch that ends with the entry `last`; or of all batches whose last
+    entry is from `first` to `last`.
+    """
+    numbers = (last,) if first is None else (first, last)
+    return "-".join(("part", *(f"{number:0{_INDEX_DIGITS}d}" for number in numbers))) + ".parquet"
+
+
+def range_of(path: Path) -> tuple[int, int]:
+    """Return `first` and `last` of a file's name."""
+    numbers = [int(part) for part in path.stem.split("-")[1:]]
+    return numbers[0], numbers[-1]
+
+
+def split_replaced(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """Return the files of a table that count, and those that a merged file replaces."""
+    kept: list[Path] = []
+    replaced: list[Path] = []
+    covered: dict[Path, int] = {}
+    for path in sorted(files, key=lambda path: (path.parent, range_of(path)[0], -range_of(path)[1])):
+        last = range_of(path)[1]
+        if last <= covered.get(path.parent, -1):
+            replaced.append(path)
+        else:
+            covered[path.parent] = last
+            kept.append(path)
+    return kept, replaced
+
+
+def write_file(rows: Any, path: Path, looked_up: Sequence[str]) -> int:
+    """Write a Parquet file, completely or not at all, and return its size in bytes."""
+    with _replacing(path) as temporary:
+        options = _options(looked_up, rows.num_rows)
+        pq.write_table(rows, temporary, row_group_size=ROW_GROUP_ROWS, **options)
+        size = temporary.stat().st_size
+    return size
+
+
+def merge(
+    paths: Sequence[Path], looked_up: Sequence[str], small_bytes: int, file_bytes: int = MERGED_FILE_BYTES
+) -> None:
+    """Merge files of less than `small_bytes` that follow each other among all files of a directory, and remove them.
+
+    A merged file stands for the range from its first to its last file, so none that stays is between them."""
+    run: list[Path] = []
+    run_bytes = 0
+    for path in sorted(paths, key=range_of):
+        size = path.stat().st_size
+        if size >= small_bytes or run_bytes + size > file_bytes:
+            _merge_run(run, looked_up)
+            run, run_bytes = [], 0
+        if size < small_bytes:
+            run.append(path)
+            run_bytes += size
+    _merge_run(run, looked_up)
+
+
+def _merge_run(run: Sequence[Path], looked_up: Sequence[str]) -> None:
+    if len(run) > 1:
+        _merge_into(run[0].with_name(name_of(range_of(run[-1])[1], range_of(run[0])[0])), run, looked_up)
+
+
+def _merge_into(target: Path, paths: Sequence[Path], looked_up: Sequence[str]) -> None:
+    schema = pa.unify_schemas([pq.read_schema(path) for path in paths])
+    rows = sum(pq.read_metadata(path).num_rows for path in paths)
+    with _replacing(target) as temporary, pq.ParquetWriter(temporary, schema, **_options(looked_up, rows)) as writer:
+        for group in _row_groups(paths, schema):
+            writer.write_table(group, ROW_GROUP_ROWS)
+    for path in paths:
+        path.unlink()
+
+
+def _row_groups(paths: Sequence[Path], schema: Any) -> Iterator[Any]:
+    waiting: list[Any] = []
+    rows = 0
+    for path in paths:
+        file = pq.ParquetFile(path)
+        for number in range(file.num_row_groups):
+            waiting.append(_with_schema(file.read_row_group(number), schema))
+            rows += waiting[-1].num_rows
+            if rows >= ROW_GROUP_ROWS:
+                yield pa.concat_tables(waiting)
+                waiting, rows = [], 0
+    if rows:
+        yield pa.concat_tables(waiting)
+
+
+def _with_schema(rows: Any, schema: Any) -> Any:
+    """Return the rows with all columns of the schema; those of later versions are null."""
+    columns = [
+        rows[field.name] if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type) for field in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
+def remove_older(path: Path, column: str, before: datetime, looked_up: Sequence[str]) -> int:
+    """Remove the rows of a file whose time in `column` is before `before`, and the file when nothing is left. Return
+    the number of removed rows.
+    """
+    times = pq.read_table(path, columns=[column])[column]
+    older = pc.less(times, pa.scalar(before, times.type))
+    count = int(pc.sum(older).as_py() or 0)
+    if count == len(times):
+        path.unlink()
+    elif count:
+        write_file(pq.read_table(path, partitioning=None).filter(pc.invert(older)), path, looked_up)
+    return count
+
+
+def _options(looked_up: Sequence[str], rows: int) -> dict[str, Any]:
+    bloom: Any = {column: {"ndv": min(rows, ROW_GROUP_ROWS), "fpp": 0.01} for column in looked_up}
+    return {"compression": "zstd", "bloom_filter_options": bloom}
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """Give a file that is written completely the name `path`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.next")
+    yield temporary
+    temporary.replace(path)
+
+
+def statistics(rows: Any, columns: Sequence[str]) -> dict[str, Any]:
+    """Return the statistics of a Delta file: the number of rows, and the least and the greatest value of columns."""
+    found: dict[str, Any] = {"numRecords": rows.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
+    for column in columns:
+        values = rows[column]
+        found["nullCount"][column] = values.null_count
+        least = pc.min_max(values)
+        if least["min"].is_valid:
+            found["minValues"][column] = _stated(least["min"], pc.floor_temporal)
+            found["maxValues"][column] = _stated(least["max"], pc.ceil_temporal)
+    return found
+
+
+def _stated(value: Any, rounded: Callable[..., Any]) -> Any:
+    """Return a value as the statistics have it: times have milliseconds, so they are rounded outwards."""
+    if not pa.types.is_timestamp(value.type):
+        return value.as_py()
+    at: datetime = rounded(value, unit="millisecond").as_py()
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
