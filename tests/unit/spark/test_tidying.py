@@ -245,7 +245,7 @@ def test_files_of_a_delta_table_say_what_is_in_them(tmp_path: Path) -> None:
 def test_short_jobs_compact_what_earlier_ones_left(
     format: Format, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("keelmq_spark.tables.COMPACT_EVERY", 4)
+    monkeypatch.setattr("keelmq_spark.tables.tables.COMPACT_EVERY", 4)
     log = History()
     for number in range(12):
         log.publish("orders", f"m-{number}")
