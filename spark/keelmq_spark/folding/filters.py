@@ -40,8 +40,8 @@ _token = re.compile(
 
 
 class Attributes(NamedTuple):
-    """The attributes of a message that a filter may read. `key` has all keys with blanks between; `properties` is a JSON
-    object.
+    """The attributes of a message that a filter may read. `key` has all keys with blanks between; `properties` is JSON,
+    an object.
     """
 
     tag: str | None

@@ -1,6 +1,5 @@
 """Commands of `keelmq topic`."""
 
-import asyncio
 import time
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -166,6 +165,8 @@ def stats(
     """Show the size and the oldest and newest message of each queue, and how many messages come and go in a second."""
 
     async def work(connection: "Connection") -> "tuple[TopicInfo, TopicInfo, float]":
+        import asyncio
+
         from keelmq.admin import Admin
 
         admin = Admin(connection)
