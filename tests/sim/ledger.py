@@ -28,8 +28,6 @@ class SentBatch:
 class SentTransaction:
     batches: tuple[BatchKey, ...]
     producer_group: str
-    sent_us: int
-    check_after_ms: int
     prepared: bool = False  # acknowledged
     asked: set[str] = field(default_factory=set)  # decisions that some client has sent
     outcomes: set[str] = field(default_factory=set)  # final states that answers named
