@@ -19,7 +19,7 @@ PATH: Final = "/v1/topics/disk/messages"
 MIN_FREE_BYTES: Final = 40 * MIB
 OPTIONS: Final = (
     *("--election-timeout-ms", "500", "--heartbeat-ms", "50", "--segment-bytes", str(2 * MIB)),
-    *("--min-free-bytes", str(MIN_FREE_BYTES), "--request-timeout-ms", "4000"),
+    *("--min-free-bytes", str(MIN_FREE_BYTES), "--warn-free-bytes", "0", "--request-timeout-ms", "4000"),
 )
 SLOWER_MS: Final = 400
 
