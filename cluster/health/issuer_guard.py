@@ -82,6 +82,7 @@ class IssuerGuard:
         issuer = self._issuer
         if issuer is None:
             return
+        issuer.begin_look()
         try:
             keys = await (self._fetch() if is_url(self._where) else self._read())
         except FetchFailed as error:

@@ -64,25 +64,30 @@ class Issuer:
         self._verifier = verifier
         self._keys = keys
         self._asked: set[str] = set()
-        """Ids of unknown keys since the last look."""
+        """Ids of unknown keys since the last look began."""
+        self._looked_for: frozenset[str] = frozenset()
+        """Those that were asked for before the last look began. It says nothing of later ones."""
         self._absent: frozenset[str] = frozenset()
-        """Those among them that the last look has not found."""
+        """Those among them that the look has not found."""
 
     @property
     def has_keys(self) -> bool:
         return self._keys is not None
 
+    def begin_look(self) -> None:
+        """Note that the keys are about to be fetched or read; `use` or `settle` follows if that succeeds."""
+        self._looked_for = frozenset(self._asked)
+        self._asked.clear()
+
     def use(self, keys: "KeySet") -> None:
         """Judge by these keys from now on: they are all that the issuer has."""
-        self._absent = frozenset(kid for kid in self._asked if not keys.knows(kid))
-        self._asked.clear()
+        self._absent = frozenset(kid for kid in self._looked_for if not keys.knows(kid))
         self._keys = keys
         self.version += 1
 
     def settle(self) -> None:
         """Note that the present keys are all that the issuer has: tokens with other ones are refused."""
-        self._absent = frozenset(self._asked)
-        self._asked.clear()
+        self._absent = self._looked_for
 
     def forget(self) -> None:
         """Judge no token any more until there are keys again."""

@@ -258,6 +258,7 @@ TESTED_ELSEWHERE = {
     "quota_exceeded": "test_quotas.py",
     "unauthenticated": "test_permissions.py",
     "forbidden": "test_permissions.py",
+    "signing_key_awaited": "test_oidc.py",
     "certificate_taken": "test_permissions.py",
     "too_many_tokens": "test_permissions.py",
     "too_many_users": "test_capacity.py",

@@ -1,5 +1,6 @@
 """People with tokens of an issuer on a real cluster: the SDK, the command, the console, and keys that change."""
 
+import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterator
@@ -157,14 +158,14 @@ async def test_keys_change_without_a_restart(cluster: ClusterProcess, issuer: To
     new = SigningKey(f"key-{next(_numbers)}", algorithm)
     issuer.keys.insert(0, new)
     connection = Connection(cluster.servers, token=lambda: issuer.token("erna", key=new))
-    assert (await Users(connection).principal()).principal == "oidc:erna"
-    issuer.keys.remove(former)
-    for node in cluster.nodes.values():
-        await until(_is_refused(node, old))
-    refused = cluster.wait_leader().request("GET", "/v1/principal", headers=bearer(old))
-    assert (refused.status, code(refused)) == (401, "unauthenticated")
-    assert (await Users(connection).principal()).principal == "oidc:erna"
-    connection.close()
+    with contextlib.closing(connection):
+        assert (await Users(connection).principal()).principal == "oidc:erna"
+        issuer.keys.remove(former)
+        for node in cluster.nodes.values():
+            await until(_is_refused(node, old))
+        refused = cluster.wait_leader().request("GET", "/v1/principal", headers=bearer(old))
+        assert (refused.status, code(refused)) == (401, "unauthenticated")
+        assert (await Users(connection).principal()).principal == "oidc:erna"
 
 
 _numbers = itertools.count()

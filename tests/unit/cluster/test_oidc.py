@@ -189,6 +189,24 @@ async def test_unknown_keys_do_not_make_a_node_hammer_the_issuer(tmp_path: Path,
     assert not fatal
 
 
+async def test_a_look_says_nothing_of_keys_that_are_asked_for_meanwhile(tmp_path: Path, issuer: TokenIssuer) -> None:
+    """A new key was refused when the look under way had begun before the issuer had that key."""
+    fatal: list[str] = []
+    async with running_node(closed_config(tmp_path, issuer, oidc_refresh_ms=300_000), fatal) as node:
+        await node.wait(lambda: answers(node, issuer.token(now_s=NOW_S), 200))
+        judge = node.core.access.issuer
+        assert judge is not None
+        token = issuer.token(key=SigningKey("new"), now_s=NOW_S)
+        judge.begin_look()
+        assert await answers(node, token, 503)
+        judge.settle()
+        assert await answers(node, token, 503)
+        judge.begin_look()
+        judge.settle()
+        assert await answers(node, token, 401)
+    assert not fatal
+
+
 @pytest.mark.parametrize("mood", ["hangs", "drips", "huge", "redirects", "garbage", "fails"])
 async def test_an_issuer_that_fails_leaves_the_former_keys(
     closed: Node, issuer: TokenIssuer, mood: Mood, monkeypatch: pytest.MonkeyPatch
