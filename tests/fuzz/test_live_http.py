@@ -26,7 +26,7 @@ PROBLEM_JSON: Final = "application/problem+json"
 TOPICS_MAX: Final = 40
 VOLATILE: Final = ("generation", "members", "check_times", "next_check_at_ms")
 """Fields that change by themselves, because members expire and checks fall due."""
-TIMED: Final = ("queue_offsets", "positions", "max_offset", "lag", "held")
+TIMED: Final = ("queue_offsets", "bytes", "positions", "max_offset", "lag", "held")
 """Fields that change while messages wait for their time, or for a pop consumer's acknowledgement."""
 MEMORY_GROWTH_BYTES_MAX: Final = 200 << 20
 REQUEST: Final = (
