@@ -82,7 +82,8 @@ class Expiry:
         for name, queues in _by_topic(command.queues).items() if command.by_bytes else ():
             topic = self._topics.get(name)
             if topic is not None and self._rules.may_exceed(topic):
-                removed_rows = self._shrink(topic, queues, at.raft_index, command.limit - rows)
+                there = [queue for queue in queues if 0 <= queue < len(topic.ends)]  # or made anew since, with fewer
+                removed_rows = self._shrink(topic, there, at.raft_index, command.limit - rows)
                 for queue, of_queue in removed_rows.items():
                     rows += len(of_queue)
                     messages = self._forget(topic, queue, of_queue)

@@ -127,6 +127,18 @@ def test_a_list_of_queues_that_is_old_removes_nothing_that_may_stay(limited: Rep
     assert (result.queues, result.rows) == ((), 0)
 
 
+def test_a_list_of_queues_may_be_of_a_topic_that_was_made_anew_with_fewer(limited: Replica) -> None:
+    """Found in review: the command was applied with an error, by every node, and again after each restart."""
+    old = tuple(("orders", queue) for queue in range(QUEUES))
+    limited.one(DeleteTopic("orders"))
+    limited.one(PutTopic("orders", 1, -1, retention_bytes=100))
+    for _ in range(3):
+        send(limited, 0, 100)
+    result = limited.one(ExpireMessages((*old, ("orders", -1)), 100, by_bytes=True))
+    assert isinstance(result, Expired)
+    assert [(each.queue, each.start, each.messages) for each in result.queues] == [(0, 2, 2)]
+
+
 # Messages of before feature level 2
 
 
