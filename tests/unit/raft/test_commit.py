@@ -65,6 +65,29 @@ def test_a_copy_of_the_majority_commits_no_more_than_the_own_disk_holds(advance:
     assert node.state.commit_index == index
 
 
+def test_copies_that_a_new_connection_may_have_lost_commit_nothing(advance: Callable[[float], None]) -> None:
+    """How far a majority holds the log is remembered between two acknowledgements: not beyond a connection."""
+    one = _leader_of_three(advance)
+    node = one.node
+    before = node.state.commit_index
+    index = node.proposing.propose(b"", lambda *_: None)
+    for peer in (2, 3):
+        _acknowledge(one, peer)
+    node.advance()
+    assert (node.commit_limit, node.state.commit_index) == (index, before)  # the own disk does not hold it
+    for peer in (2, 3):
+        one.disconnect(peer)
+        one.connect(peer)
+    one.log.sync()  # and the loop has not heard of it yet
+    node.advance()
+    node.step()
+    assert node.state.commit_index == before
+    for peer in (2, 3):
+        _acknowledge(one, peer)
+    node.advance()
+    assert node.state.commit_index == index
+
+
 def test_nothing_of_an_earlier_term_is_committed_before_the_own_no_op_is_durable(
     advance: Callable[[float], None],
 ) -> None:
