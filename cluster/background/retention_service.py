@@ -160,10 +160,16 @@ class RetentionService:
 
     async def _shrink_all(self, removed: "_Removed") -> None:
         """Remove the oldest messages of topics with more bytes than they keep. All oldest queues of a topic are in one
-        command: which messages are the oldest is decided among them.
+        command: which messages are the oldest is decided among them. A portion has no more topics than fit one command,
+        since all of them are looked at after each.
         """
-        async for topics in self._portions(lambda _: self._core.state.exceeding_topics(ROWS_PER_COMMAND)):
-            await self._shrink(topics, removed)
+        topics: list[tuple[str, list[int]]] = []
+        async for (found,) in self._portions(lambda _: self._core.state.exceeding_topics(ROWS_PER_COMMAND), 1):
+            if sum(len(queues) for _, queues in (*topics, found)) > PER_COMMAND:
+                await self._shrink(topics, removed)
+                topics = []
+            topics.append(found)
+        await self._shrink(topics, removed)
 
     async def _shrink(self, topics: list[tuple[str, list[int]]], removed: "_Removed") -> None:
         core = self._core

@@ -1,10 +1,12 @@
 """Retention by bytes on a real node: what goes, what is told of it, and what a purge leaves."""
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cluster.background import retention_service
 from store.features import FEATURES
 from tests.unit.cluster.conftest import Node, node_config, running_node
 
@@ -54,6 +56,48 @@ async def test_a_topic_keeps_its_bytes_and_tells_them(tmp_path: Path) -> None:
         for bad in (0, -2, 1 << 60):
             refused = await put(node, retention_bytes=bad)
             assert (refused.status, refused.body["code"]) == (400, "invalid_request")
+    assert not fatal
+
+
+async def test_no_look_at_the_topics_with_too_many_bytes_goes_through_all_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found in review: after each command the loop stood while up to 256 topics, with all their queues, were looked at:
+    for a second when they had 256 queues each.
+    """
+    monkeypatch.setattr(retention_service, "PER_COMMAND", 8)
+    looks: list[list[str]] = []
+    names = [f"topic-{number}" for number in range(7)]
+    limited: list[str] = []
+    fatal: list[str] = []
+    async with running_node(node_config(tmp_path, retention_check_ms=CHECK_MS), fatal) as node:
+        state = node.core.state
+        exceeding, still_exceeding = state.exceeding_topics, state.still_exceeding
+
+        def all_at_once(limit: int) -> Iterator[tuple[str, list[int]] | None]:
+            return exceeding(limit) if limited == names else iter(())
+
+        def noted(topics: Iterable[str], limit: int) -> list[tuple[str, list[int]]]:
+            looks.append(list(topics))
+            return still_exceeding(looks[-1], limit)
+
+        monkeypatch.setattr(state, "exceeding_topics", all_at_once)
+        monkeypatch.setattr(state, "still_exceeding", noted)
+        for name in names:
+            assert (await node.call("PUT", f"/v1/topics/{name}", {"queues": 3})).status == 201
+            for number in range(6):
+                message = {"body": "x", "queue": number % 3}
+                assert (await node.call("POST", f"/v1/topics/{name}/messages", {"messages": [message]})).status == 200
+        for name in names:
+            assert (await node.call("PUT", f"/v1/topics/{name}", {"retention_bytes": 1})).status == 200
+            limited.append(name)
+
+        async def are_small() -> bool:
+            ranges = [each for name in names for each in state.queue_ranges(name)]
+            return sum(each.max_offset - each.min_offset for each in ranges) == len(names)
+
+        await node.wait(are_small)
+    assert max(map(len, looks)) == 2  # with 3 queues each
     assert not fatal
 
 
