@@ -188,6 +188,8 @@ class Topics:
         """Purged queues that still have rows before their start: by topic id and queue, the first offset of them."""
         self.counts_bytes = False
         """Whether appended rows are counted, as they are from feature level 2 on."""
+        self._moved: dict[tuple[int, int], Topic] = {}
+        """Queues, by topic id and number, whose end or bytes the entry under way has changed."""
 
     def create_system_topics(self) -> None:
         """Put the system topics into a new index."""
@@ -304,9 +306,19 @@ class Topics:
         return base_offset
 
     def store_end(self, topic: Topic, queue: int) -> None:
-        """Write the queue's end with the bytes that are counted."""
-        value = retention_keys.queue_end_value(topic.ends[queue], topic.queue_bytes[queue], topic.counted_from[queue])
-        self._index.put(keys.queue_end(topic.id, queue), value)
+        """Write the queue's end with the bytes that are counted, once the entry is carried out: an entry has many
+        messages of one queue.
+        """
+        self._moved[topic.id, queue] = topic
+
+    def end_entry(self) -> None:
+        """Close the entry: write the ends that it moved, in the order in which they were first moved."""
+        for (topic_id, queue), topic in self._moved.items():
+            if topic_id in self._by_id:  # or it was deleted by the same entry
+                end, counted_from = topic.ends[queue], topic.counted_from[queue]
+                value = retention_keys.queue_end_value(end, topic.queue_bytes[queue], counted_from)
+                self._index.put(keys.queue_end(topic_id, queue), value)
+        self._moved.clear()
 
     def set_start(self, topic: Topic, queue: int, start: int) -> None:
         """Move the start of the queue: messages before `start` are gone."""

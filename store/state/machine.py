@@ -252,6 +252,7 @@ class StateMachine(Queries):
             results = self._carry_out(decoded, self._at(entry))
             self._dedupe.end_entry(applied.clock_ms, by_age=not decoded.in_doubt)
             self._references.end_entry()
+            self._topics.end_entry()
             self._outcomes.store(entry.index, entry.term, applied.clock_ms, self.feature_level)
         elif entry.kind == KIND_CONFIG:
             header = entry.payload

@@ -25,7 +25,7 @@ from keelmq.transactions.decision import Decision, Transaction
 from keelmq.transactions.transaction import Outcome, TransactionProducer, TransactionResult
 from keelmq.transport.connection import Connection
 from keelmq.transport.http1 import ExchangeFailed, HttpResponse
-from tests.patience import PATIENCE_S
+from tests.patience import CALL_PATIENCE_MS, PATIENCE_S
 from tests.unit.client.scripted import (
     RECEIPT,
     SERVERS,
@@ -96,7 +96,11 @@ def posts(transport: ScriptedTransport) -> list[Request]:
 async def execute(
     broker: Broker, ids: Sequence[int], local: Any = nothing, **options: Any
 ) -> tuple[list[TransactionResult | BaseException], list[Request]]:
-    """Execute all transactions at once. Returns the results in their order, and the requests that were sent."""
+    """Execute all transactions at once. Returns the results in their order, and the requests that were sent.
+
+    Broker and producer share this process: without patience, a busy machine makes answers seem too slow to wait for.
+    """
+    options = {"send_timeout_ms": CALL_PATIENCE_MS, "decision_timeout_ms": CALL_PATIENCE_MS} | options
     transport = ScriptedTransport(broker)
     connection = Connection(SERVERS, transport=transport, rng=lambda: 0.0)
     async with TransactionProducer(SERVERS, "shop", check=never, connection=connection, **options) as producer:

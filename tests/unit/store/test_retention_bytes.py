@@ -4,6 +4,7 @@ from itertools import islice
 from pathlib import Path
 from random import Random
 
+import msgspec
 import pytest
 
 from store.commands.cluster import PutSettings
@@ -317,3 +318,32 @@ def test_a_purge_of_what_is_not_there_or_not_the_clients_is_refused(limited: Rep
     assert limited.refusal(PurgeTopic("gone")).code == "topic_not_found"
     assert limited.refusal(PurgeTopic("orders", QUEUES)).code == "queue_not_found"
     assert limited.refusal(PurgeTopic("RMQ_SYS_TRANS_HALF_TOPIC")).code == "system_topic"
+
+
+def test_an_entry_writes_the_end_of_a_queue_once(limited: Replica) -> None:
+    def block(name: str) -> Proposal:
+        return Proposal(Produce((BatchHeader("orders", 1, 1, name, None, 0, 40),)), (bytes(40),))
+
+    limited.do(*(block(f"batch{number}") for number in range(20)))
+    end = keys.queue_end(topic_id(limited), 1)
+    assert [row[0] for row in limited.index.touched].count(end) == 1
+    limited.reopen()
+    assert_counted(limited)
+    assert total(limited) == 20 * 40
+
+
+def test_a_topic_that_is_deleted_by_the_entry_that_wrote_to_it_leaves_no_end(limited: Replica) -> None:
+    header = BatchHeader("orders", 1, 1, "b", None, 0, 40)
+    deleted = topic_id(limited)
+    limited.do(Proposal(Produce((header,)), (bytes(40),)), DeleteTopic("orders"), PutTopic("orders", QUEUES))
+    assert topic_id(limited) != deleted
+    assert not list(limited.index.scan(keys.queue_ends(deleted), keys.after(keys.queue_ends(deleted))))
+    limited.reopen()
+    assert total(limited) == 0
+
+
+def topic_id(replica: Replica) -> int:
+    value = replica.index.get(keys.topic("orders"))
+    assert value is not None
+    number: int = msgspec.msgpack.decode(value)[0]
+    return number
