@@ -17,12 +17,12 @@ from cluster.http.app import json_response, read_json
 from cluster.http.requests import Request
 from cluster.http.responses import Response
 from cluster.http.routes import JSON, WRITE_ERRORS, Route, json_of
+from cluster.limits import JOIN_PREFIX
 from cluster.problems import Problem
 from cluster.process.line_pace import AUDIT_LOGGER
 from cluster.process.trust import is_loopback
 from cluster.security.access import ADMINISTRATION, JOINING
 from cluster.security.credentials import make_token
-from cluster.security.principals import JOIN_PREFIX
 from raft.membership import NODE_ID_MAX
 from store.commands.users import DeleteUser, PutUser, Token
 from store.errors import USER_CHANGED, USER_NOT_FOUND, Refused
