@@ -25,7 +25,7 @@ from cluster.security.access import ADMINISTRATION, JOINING
 from cluster.security.credentials import make_token
 from raft.membership import NODE_ID_MAX
 from store.commands.users import DeleteUser, PutUser, Token
-from store.errors import USER_CHANGED, USER_NOT_FOUND, Refused
+from store.errors import CLOCK_IN_DOUBT, USER_CHANGED, USER_NOT_FOUND, Refused
 from store.users.users import User
 
 JOIN_EXPIRES_MS_DEFAULT: Final = 3_600_000
@@ -98,7 +98,7 @@ class JoinApi:
                 {200: json_of(NodeJoinView)},
                 access=JOINING,
                 body={JSON: NodeJoinRequest},
-                errors=("peer_secret_not_text", *WRITE_ERRORS),
+                errors=("peer_secret_not_text", "clock_in_doubt", *WRITE_ERRORS),
                 redirects=True,
             ),
         ]
@@ -127,6 +127,8 @@ class JoinApi:
         body = await read_json(request, core, _join_decoder)
         user = self._holder(request, body.node_id)
         self._require_secrecy(request)
+        if not core.clock_is_sure():
+            raise Problem(CLOCK_IN_DOUBT, "nobody knows whether the join token is over; it was not used up")
         secret = self._peer_secret()
         try:
             await core.propose(DeleteUser(user.user, user.user, user.revision))

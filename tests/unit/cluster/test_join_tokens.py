@@ -124,6 +124,27 @@ async def test_a_secret_that_no_answer_can_hold_costs_no_token(tmp_path: Path) -
         assert node.core.state.users.get("join:4") is not None, "the token is still good"
 
 
+async def test_no_token_is_used_up_while_nobody_knows_whether_it_is_over(closed: Node) -> None:
+    token = await made(closed)
+    for leapt_ms, status in ((-86_400_000, 503), (0, 200)):
+        closed.clock.leapt_ms = leapt_ms
+        closed.clock.now_ms += 1_000  # the clocks are looked at again
+        answer = await show(closed, token)
+        assert answer.status == status, answer
+        assert answer.body.get("code") == ("clock_in_doubt" if status == 503 else None)
+
+
+async def test_a_token_that_is_over_stays_so_when_the_clock_is_set_back_and_after_a_restart(tmp_path: Path) -> None:
+    async with closed_node(tmp_path) as node:
+        answer = await node.call("POST", "/v1/cluster/join-tokens", {"node_id": 4, "expires_in_ms": 1_000})
+        token = answer.body["token"]
+        node.clock.now_ms += 1_000
+        assert (await show(node, token)).status == 401
+        await made(node, 5)  # an entry: the replicated clock has reached this time
+    async with closed_node(tmp_path) as node:  # its clock is the one of the beginning
+        assert (await show(node, token)).status == 401
+
+
 @pytest.mark.parametrize(
     "header",
     ["Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-IP", "Via"],
