@@ -66,9 +66,10 @@ async def made(node: Node, node_id: int = 4) -> str:
     return str(answer.body["token"])
 
 
-async def show(node: Node, token: str, node_id: int = 4, **headers: str) -> Answer:
-    shown = {"Authorization": f"Bearer {token}", **headers}
-    async with node.session.post(JOIN, json={"node_id": node_id}, headers=shown) as response:
+async def show(node: Node, token: str, headers: dict[str, str] | None = None) -> Answer:
+    """Show the token for node 4."""
+    shown = {"Authorization": f"Bearer {token}", **(headers or {})}
+    async with node.session.post(JOIN, json={"node_id": 4}, headers=shown) as response:
         return Answer(response.status, await response.json(content_type=None), response.headers)
 
 
@@ -151,7 +152,7 @@ async def test_a_token_that_is_over_stays_so_when_the_clock_is_set_back_and_afte
 )
 async def test_the_secret_is_not_given_to_a_proxy(closed: Node, header: str) -> None:
     token = await made(closed)
-    answer = await show(closed, token, **{header: ""})
+    answer = await show(closed, token, {header: ""})
     assert (answer.status, answer.body["code"]) == (403, "forbidden")
     assert "proxy" in answer.body["detail"]
     assert (await show(closed, token)).status == 200, "the token was not used up"
@@ -160,7 +161,7 @@ async def test_the_secret_is_not_given_to_a_proxy(closed: Node, header: str) -> 
 async def test_each_refusal_is_counted_and_audited_without_the_token(closed: Node, lines: Lines) -> None:
     token, other = await made(closed), await made(closed, 5)
     wrong = "keelmq_" + "x" * 43
-    cases = (
+    cases: tuple[tuple[str, str, dict[str, str], str, str | None], ...] = (
         ("wrong", wrong, {}, "anonymous", "unauthenticated"),
         ("of-another-node", other, {}, "join:5", "forbidden"),
         ("no-join-token", ADMINISTRATOR, {}, "admin", "forbidden"),
@@ -170,7 +171,7 @@ async def test_each_refusal_is_counted_and_audited_without_the_token(closed: Nod
     )
     for request_id, shown, headers, principal, code in cases:
         before, told = await refusals(closed), len(lines.of(REFUSED))
-        answer = await show(closed, shown, **headers, **{"X-Request-Id": request_id})
+        answer = await show(closed, shown, {**headers, "X-Request-Id": request_id})
         after, found = await refusals(closed), lines.of(REFUSED)[told:]
         if code is None:
             assert (answer.status, after, found) == (200, before, [])
