@@ -105,6 +105,8 @@ USER_PATTERN: Final = (
     "^([A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}|oidc(-group)?:[A-Za-z0-9_.@|+=~-]{1,128}|join:[0-9]{1,10})$(?!\n)"
 )
 """Local users, people and groups of an issuer of tokens, and join tokens: a local user has no colon in its name."""
+JOIN_PREFIX: Final = "join:"
+"""Begins the names of users whose only token lets a new node join; the id of the node follows."""
 MESSAGE_ID_PATTERN: Final = "^[A-Za-z0-9_.:-]{1,128}$(?!\n)"
 
 NAME_REGEX: Final = re.compile(r"[%|a-zA-Z0-9_-]+")

@@ -71,6 +71,7 @@ KINDS: Final[Mapping[str, ProblemKind]] = {
     "handle_expired": ProblemKind(409, "The consumer no longer holds the message"),
     "subscription_mismatch": ProblemKind(409, "The group's members have another subscription"),
     "user_changed": ProblemKind(409, "The user was changed at the same time"),
+    "peer_secret_not_text": ProblemKind(409, "The peer secret is not text that an answer can hold"),
     "certificate_taken": ProblemKind(409, "The certificate name belongs to another user"),
     "too_many_tokens": ProblemKind(409, "The user has as many tokens as it may have"),
     "too_many_users": ProblemKind(409, "The cluster has as many users as it may have"),

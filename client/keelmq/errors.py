@@ -290,6 +290,7 @@ ERRORS_BY_CODE: Mapping[str, type[KeelMQError]] = {
     "user_not_found": NotFound,
     "user_changed": Conflict,
     "certificate_taken": Conflict,
+    "peer_secret_not_text": Conflict,
     "too_many_tokens": Conflict,
     "too_many_users": Conflict,
     "too_many_topics": Conflict,

@@ -7,10 +7,12 @@ from aiohttp import web
 
 from cluster.core.core import Core
 from cluster.http.routes import Handler, Route
-from cluster.problems import problem_of
+from cluster.problems import Problem, problem_of
 from cluster.process.line_pace import AUDIT_LOGGER
 
 _audit = logging.getLogger(AUDIT_LOGGER)
+_audit_of_refusals = logging.getLogger(f"{AUDIT_LOGGER}.refused")
+"""Its lines are left out beyond the bound of each place: anybody can cause them."""
 _REFUSED: Final = frozenset({"unauthenticated", "forbidden"})
 
 
@@ -49,5 +51,20 @@ def authorized(core: Core, route: Route) -> Handler:
         finally:
             audit(core, request, principal, outcome)
         return response
+
+    return _with_refusals_audited(core, handler) if access.audits_refusals else handler
+
+
+def _with_refusals_audited(core: Core, inner: Handler) -> Handler:
+    async def handler(request: web.Request) -> web.StreamResponse:
+        try:
+            return await inner(request)
+        except Problem as problem:
+            if problem.code in _REFUSED:
+                principal, address = core.access.principal_of(request).name, core.access.shown_by(request).address
+                _audit_of_refusals.warning(
+                    "%s %s by %s at %s: %s", request.method, request.path, principal, address, problem.code
+                )
+            raise
 
     return handler

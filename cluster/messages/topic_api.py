@@ -130,8 +130,13 @@ class TopicApi:
         name = check_topic(request.match_info["topic"])
         settings = await read_json(request, self._core, _decoder, optional=True)
         # Only now: the topic may have been created while the body was on its way.
-        action: Action = "create" if self._core.state.topic(name) is None else "alter"
+        former = self._core.state.topic(name)
+        action: Action = "create" if former is None else "alter"
         self._core.access.require(request, action, permissions.topic(name), said="create or alter")
+        if former is not None and _keeps_less(settings, former):
+            self._core.access.require(
+                request, "delete", permissions.topic(name), said="delete messages by keeping less of"
+            )
         self._refuse_system(name)
         self._refuse_wide(name, settings.queues or 0)
         applied = await self._core.propose(
@@ -223,3 +228,9 @@ class TopicApi:
     def _stored_at_ms(self, topic: TopicInfo, queue: int, offset: int) -> int | UnsetType:
         row = self._core.state.row_of(topic.topic, queue, offset) if offset >= 0 else None
         return UNSET if row is None else row.stored_at_ms
+
+
+def _keeps_less(settings: TopicSettings, former: TopicInfo) -> bool:
+    """Return whether the settings remove messages that the topic would have kept. -1 is no limit."""
+    limits = ((settings.retention_ms, former.retention_ms), (settings.retention_bytes, former.retention_bytes))
+    return any(new is not None and new != -1 and (old == -1 or new < old) for new, old in limits)

@@ -1,34 +1,39 @@
 """Join tokens: with one, a new node asks once for what it needs to join, and shows no other credentials of the cluster.
 
 A join token is the only token of a user `join:NODE_ID` without rules, so it is replicated as a hash and ends by itself.
-It is used up by the entry that takes it from this user, before anything is answered: of two nodes with one token, one
-is refused.
+It is used up by the entry that deletes this user at the revision that has it, before anything is answered: of two nodes
+with one token, one is refused, and a token that was made meanwhile stays.
 """
 
-import contextlib
+import logging
 from typing import Annotated, Final
 
 import msgspec
 from aiohttp import web
 from msgspec import Meta
 
-from cluster.core.background import COMMAND_ERRORS
 from cluster.core.core import Core
 from cluster.http.app import json_response, read_json
 from cluster.http.requests import Request
 from cluster.http.responses import Response
 from cluster.http.routes import JSON, WRITE_ERRORS, Route, json_of
+from cluster.limits import JOIN_PREFIX
 from cluster.problems import Problem
+from cluster.process.line_pace import AUDIT_LOGGER
 from cluster.process.trust import is_loopback
-from cluster.security.access import ADMINISTRATION, BY_HANDLER_AUDITED
+from cluster.security.access import ADMINISTRATION, JOINING
 from cluster.security.credentials import make_token
-from cluster.security.principals import JOIN_PREFIX
 from raft.membership import NODE_ID_MAX
 from store.commands.users import DeleteUser, PutUser, Token
-from store.errors import USER_CHANGED, Refused
+from store.errors import CLOCK_IN_DOUBT, USER_CHANGED, USER_NOT_FOUND, Refused
+from store.users.users import User
 
 JOIN_EXPIRES_MS_DEFAULT: Final = 3_600_000
 JOIN_EXPIRES_MS_MAX: Final = 86_400_000
+OF_PROXIES: Final = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-IP", "Via")
+"""Headers that proxies add. What goes to a proxy may go on without TLS, and all who come by one on this machine seem to
+be here.
+"""
 NodeId = Annotated[int, Meta(ge=1, le=NODE_ID_MAX)]
 
 
@@ -61,6 +66,7 @@ class NodeJoinView(Response, kw_only=True, frozen=True):
     peer_secret: str | None
 
 
+_audit = logging.getLogger(AUDIT_LOGGER)
 _token_decoder: Final = msgspec.json.Decoder(JoinTokenRequest)
 _join_decoder: Final = msgspec.json.Decoder(NodeJoinRequest)
 
@@ -72,7 +78,6 @@ class JoinApi:
         self._core = core
 
     def routes(self) -> list[Route]:
-        errors = ("user_changed", "too_many_users", *WRITE_ERRORS)
         return [
             Route(
                 "POST",
@@ -82,7 +87,7 @@ class JoinApi:
                 {201: json_of(JoinTokenView)},
                 access=ADMINISTRATION,
                 body={JSON: JoinTokenRequest},
-                errors=errors,
+                errors=("user_changed", "too_many_users", "peer_secret_not_text", *WRITE_ERRORS),
                 redirects=True,
             ),
             Route(
@@ -91,9 +96,9 @@ class JoinApi:
                 self.join,
                 "Use up the join token that the request shows, and get what a new node needs",
                 {200: json_of(NodeJoinView)},
-                access=BY_HANDLER_AUDITED,
+                access=JOINING,
                 body={JSON: NodeJoinRequest},
-                errors=errors,
+                errors=("peer_secret_not_text", "clock_in_doubt", *WRITE_ERRORS),
                 redirects=True,
             ),
         ]
@@ -104,12 +109,14 @@ class JoinApi:
         if not core.access.is_on:
             raise Problem("invalid_request", "with auth off nobody is asked for a token, so a new node needs none")
         body = await read_json(request, core, _token_decoder)
+        self._peer_secret()
         name = f"{JOIN_PREFIX}{body.node_id}"
         former = core.state.users.get(name)
         made, now_ms = make_token(), core.now_ms()
         token = Token(made.token_id, made.sha256, now_ms, now_ms + body.expires_in_ms)
         by = core.access.principal_of(request).name
         await core.propose(PutUser(name, (), (token,), (), 0 if former is None else former.revision, by))
+        _audit.info("the join token of node %d was made by %s; it ends in %d ms", body.node_id, by, body.expires_in_ms)
         return json_response(
             JoinTokenView(token=made.text, node_id=body.node_id, expires_at_ms=token.expires_at_ms), 201
         )
@@ -118,26 +125,48 @@ class JoinApi:
         core = self._core
         core.require_leader()
         body = await read_json(request, core, _join_decoder)
-        name = f"{JOIN_PREFIX}{body.node_id}"
-        if core.access.principal_of(request).name != name:
-            raise Problem("forbidden", f"joining takes a join token of node {body.node_id}: keelmq cluster join-token")
+        user = self._holder(request, body.node_id)
         self._require_secrecy(request)
-        user = core.state.users.get(name)
-        if user is None:
-            raise Problem("unauthenticated", "the join token was used up")
+        if not core.clock_is_sure():
+            raise Problem(CLOCK_IN_DOUBT, "nobody knows whether the join token is over; it was not used up")
+        secret = self._peer_secret()
         try:
-            await core.propose(PutUser(name, (), (), (), user.revision, name))
+            await core.propose(DeleteUser(user.user, user.user, user.revision))
         except Refused as refused:
-            if refused.code != USER_CHANGED:
+            if refused.code not in (USER_CHANGED, USER_NOT_FOUND):
                 raise
-            raise Problem("unauthenticated", "the join token was used up") from None
-        with contextlib.suppress(*COMMAND_ERRORS):  # a user without tokens is no more than a row
-            await core.propose(DeleteUser(name, name))
-        secrets = core.raft.config.peer_secrets
-        secret = secrets[0].decode("ascii", "surrogateescape") if secrets else None
+            raise core.access.refused(request, "unauthenticated", "the join token was used up or replaced") from None
         return json_response(NodeJoinView(cluster_id=core.config.cluster_id, node_id=body.node_id, peer_secret=secret))
+
+    def _holder(self, request: web.Request, node_id: int) -> User:
+        """Return the user whose join token the request shows. Raises Problem unless it is one of this node."""
+        control, name = self._core.access, f"{JOIN_PREFIX}{node_id}"
+        user = self._core.state.users.get(name)
+        if user is None or control.principal_of(request).name != name:
+            reason = f"joining takes a join token of node {node_id}: keelmq cluster join-token"
+            raise control.refused(request, "forbidden", reason)
+        return user
 
     def _require_secrecy(self, request: web.Request) -> None:
         """Raise Problem forbidden where somebody on the way could read the peer secret."""
+        control = self._core.access
+        if any(header in request.headers for header in OF_PROXIES):
+            raise control.refused(
+                request, "forbidden", "the secret of the peers is not sent through a proxy; ask the node itself"
+            )
         if self._core.config.http_tls_cert is None and not is_loopback(request.remote or ""):
-            raise Problem("forbidden", "the secret of the peers is not sent without TLS; give the nodes http_tls_cert")
+            raise control.refused(
+                request, "forbidden", "the secret of the peers is not sent without TLS; give the nodes http_tls_cert"
+            )
+
+    def _peer_secret(self) -> str | None:
+        """Return the secret that peers prove; None when they have none. Raises Problem peer_secret_not_text."""
+        secrets = self._core.raft.config.peer_secrets
+        try:
+            return secrets[0].decode() if secrets else None
+        except UnicodeDecodeError:
+            raise Problem(
+                "peer_secret_not_text",
+                "peer_secret_file: its first secret is not UTF-8, so no answer can hold it; exchange it for one of "
+                "ASCII characters, or bring it to the new node by hand",
+            ) from None

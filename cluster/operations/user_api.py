@@ -11,7 +11,7 @@ from cluster.http.app import json_response, read_json
 from cluster.http.requests import Natural, Request, parse_query
 from cluster.http.responses import Response
 from cluster.http.routes import JSON, WRITE_ERRORS, Route, json_of
-from cluster.limits import LIST_MAX, USER_PATTERN
+from cluster.limits import JOIN_PREFIX, LIST_MAX, USER_PATTERN
 from cluster.problems import Problem
 from cluster.security.access import ADMINISTRATION, SIGNED_IN
 from cluster.security.credentials import make_token
@@ -26,7 +26,7 @@ from cluster.security.permissions import (
     check_rule,
     resource_of,
 )
-from cluster.security.principals import JOIN_PREFIX, RESERVED_NAMES
+from cluster.security.principals import RESERVED_NAMES
 from store.commands.users import DeleteUser, Effect, PutUser, Rule, Token, UserPut
 from store.errors import USER_NOT_FOUND, Refused
 from store.users.users import User

@@ -17,6 +17,8 @@ class Access(NamedTuple):
     is_public: bool = False
     is_audited: bool = False
     """True when each use of the route is written to the audit log."""
+    audits_refusals: bool = False
+    """True when requests that were refused for lack of permission are, too; see authorization.py for how many."""
 
     def in_words(self) -> str:
         """Return the permission as a user reads it."""
@@ -43,6 +45,8 @@ SIGNED_IN: Final = Access()
 """Every principal may use the route: it tells no more than each of them needs."""
 BY_HANDLER: Final = Access()
 BY_HANDLER_AUDITED: Final = Access(is_audited=True)
+JOINING: Final = Access(is_audited=True, audits_refusals=True)
+"""The handler judges the join token that the request shows."""
 ADMINISTRATION: Final = Access("admin", "cluster", is_audited=True)
 CLUSTER_DESCRIBED: Final = Access("describe", "cluster")
 LOG_READ: Final = Access("read", "log")

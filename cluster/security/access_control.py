@@ -156,6 +156,22 @@ class AccessControl:
             f"keelmq auth acl allow {principal.name} {action.split()[0]} {text}",
         )
 
+    def refused(self, request: web.Request, code: str, reason: str) -> Problem:
+        """Count and log that a handler refuses the request, whatever the rules and the mode, and return the Problem to
+        raise. `code` is unauthenticated or forbidden.
+        """
+        if self.is_on:
+            self._refused[code] += 1
+            logger.warning(
+                "%s %s by %s at %s is refused: %s",
+                request.method,
+                request.path[:200],
+                self.principal_of(request).name,
+                self.shown_by(request).address,
+                reason,
+            )
+        return Problem(code, reason)
+
     # --- authentication ----------------------------------------------------------------------------------------
 
     def principal_of(self, request: web.Request) -> Principal:

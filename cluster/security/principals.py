@@ -12,8 +12,6 @@ ADMINISTRATOR_NAME: Final = "admin"
 """Name of the built-in administrator, whose token is in a file on the nodes. No user may have it."""
 ANONYMOUS_NAME: Final = "anonymous"
 """Name of clients that do not show who they are. No user may have it."""
-JOIN_PREFIX: Final = "join:"
-"""Begins the names of users whose only token lets a new node join; the id of the node follows."""
 RESERVED_NAMES: Final = frozenset({ADMINISTRATOR_NAME, ANONYMOUS_NAME})
 
 

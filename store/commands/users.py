@@ -56,6 +56,8 @@ class DeleteUser(CommandBase, frozen=True, tag=30):
     user: str
     by: str
     """The principal whose request this is."""
+    replaces: int = 0
+    """Revision that the user must have; 0: any."""
 
 
 class UserDeleted(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -85,10 +85,12 @@ class Users:
         return UserPut(index)
 
     def delete(self, command: DeleteUser) -> UserDeleted:
-        """Delete a user with its tokens and permissions. Refused: user_not_found."""
+        """Delete a user with its tokens and permissions. Refused: user_not_found, user_changed."""
         user = self._users.get(command.user)
         if user is None:
             raise Refused(USER_NOT_FOUND, f"there is no user {command.user!r}; GET /v1/users lists them")
+        if command.replaces not in (0, user.revision):
+            raise Refused(USER_CHANGED, f"user {command.user!r} was changed at the same time; look, and send it again")
         self._let_go(user)
         self._index.delete(keys.user(user.user))
         return UserDeleted(user.user)

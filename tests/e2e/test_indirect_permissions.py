@@ -118,3 +118,42 @@ def test_a_check_url_needs_the_right_to_decide(cluster: ClusterProcess) -> None:
     alters = bearer(someone(leader, rule("alter", on="producer-group:shop")).token)
     url = {"check_url": "http://127.0.0.1:1/"}
     assert code(leader.request("PUT", "/v1/producer-groups/shop", payload=url, headers=alters)) == "forbidden"
+
+
+def test_to_keep_less_of_a_topic_takes_the_permission_to_delete_its_messages(cluster: ClusterProcess) -> None:
+    """Otherwise whoever may alter a topic could empty it, who may not purge it."""
+    leader = cluster.wait_leader()
+    path, day_ms = "/v1/topics/kept", 86_400_000
+    kept = {"queues": 1, "retention_ms": day_ms, "retention_bytes": 1_000_000}
+    ok(leader.request("PUT", path, payload=kept))
+    alters = bearer(someone(leader, rule("alter", on="topic:kept")).token)
+    deletes = bearer(someone(leader, rule("delete", on="topic:kept")).token)
+    both = bearer(someone(leader, rule("alter", "delete", on="topic:kept")).token)
+
+    def put(headers: dict[str, str], **settings: int) -> tuple[int, str]:
+        reply = leader.request("PUT", path, payload=settings, headers=headers)
+        return reply.status, code(reply)
+
+    less: tuple[dict[str, int], ...] = (
+        {"retention_ms": 1},
+        {"retention_ms": day_ms - 1},
+        {"retention_bytes": 1},
+        {"retention_bytes": 999_999, "retention_ms": -1},
+        {"retention_bytes": -1, "retention_ms": 1, "queues": 2},
+    )
+    for settings in less:
+        assert put(alters, **settings) == (403, "forbidden"), settings
+        assert put(deletes, **settings) == (403, "forbidden"), settings
+    reply = leader.request("PUT", path, payload={"retention_ms": 1}, headers=alters)
+    assert "may not delete" in reply.json()["detail"]
+    assert reply.json()["detail"].endswith("delete topic:kept")
+    shown = ok(leader.request("GET", path))
+    assert {name: shown[name] for name in kept} == kept, "nothing was changed"
+    for more in (kept, {"queues": 2}, {"retention_ms": day_ms + 1}, {"retention_bytes": -1, "retention_ms": -1}):
+        assert put(alters, **more) == (200, "")
+    for settings in ({"retention_ms": day_ms}, {"retention_bytes": 1_000_000}):  # -1 is more than any limit
+        assert put(alters, **settings) == (403, "forbidden"), settings
+        assert put(both, **settings) == (200, ""), settings
+    creates = bearer(someone(leader, rule("create", on="topic:short-lived")).token)
+    created = leader.request("PUT", "/v1/topics/short-lived", payload={"retention_ms": 1}, headers=creates)
+    assert created.status == 201, "a new topic has no messages"

@@ -11,6 +11,7 @@ from cluster.process.exit_codes import ExitCode
 from tests.e2e.closed_cluster import ADMINISTRATOR, administrator_file, bearer, code, rule, someone
 from tests.e2e.cluster_process import OPTIONS, ClusterProcess, NodeProcess, ok, wait_for
 from tests.e2e.fixtures import Shell
+from tests.e2e.test_backup import restore
 from tests.e2e.test_membership import addresses, empty_node
 
 JOIN = "/v1/cluster/join"
@@ -147,3 +148,40 @@ def test_a_join_token_is_good_for_nothing_else(cluster: ClusterProcess) -> None:
         lambda: leader.request("POST", JOIN, payload={"node_id": 6}, headers=bearer(short)).status == 401,
         "the token to end",
     )
+
+
+def test_a_token_that_was_used_after_a_backup_is_not_good_again_after_its_restore(
+    cluster: ClusterProcess, tmp_path: Path
+) -> None:
+    token = made(cluster, 8)
+    shell = Shell(cluster)
+    shell.environment["KEELMQ_TOKEN_FILE"] = str(administrator_file(tmp_path))
+    file = Path(shell.json("backup", "create", str(tmp_path) + "/")["file"])
+    ok(cluster.wait_leader().request("POST", JOIN, payload={"node_id": 8}, headers=bearer(token)))
+    options = (*OPTIONS, "--auth", "enforce", "--admin-token-file", str(administrator_file(tmp_path)))
+    other = ClusterProcess(tmp_path / "other", nodes=3, options=options)
+    for node in other.nodes.values():
+        node.token = ADMINISTRATOR
+        restored = restore(file, node, other, "--restore-id", "drill")
+        assert (restored.returncode, "used up: " in restored.stdout) == (ExitCode.STOPPED, True), restored
+        assert "join:8" in restored.stdout
+    with other:
+        leader = other.wait_leader()
+        users = ok(leader.request("GET", "/v1/users"))["users"]
+        assert not [each["user"] for each in users if each["user"].startswith("join:")]
+        reply = leader.request("POST", JOIN, payload={"node_id": 8}, headers=bearer(token))
+        assert (reply.status, code(reply)) == (401, "unauthenticated")
+        assert other.wait_same_state()
+
+
+def test_a_refused_token_is_told_with_the_id_of_its_request(cluster: ClusterProcess) -> None:
+    leader = cluster.wait_leader()
+    token = made(cluster, 9)
+    headers = {**bearer(token), "X-Request-Id": "strange-1"}
+    assert leader.request("POST", JOIN, payload={"node_id": 8}, headers=headers).status == 403
+    line = f"[request strange-1] POST {JOIN} by join:9 at 127.0.0.1: forbidden"
+    wait_for(
+        lambda: [each for each in leader.output().splitlines() if "keelmq.audit.refused" in each and line in each],
+        "the line of the refusal",
+    )
+    assert token not in leader.output()

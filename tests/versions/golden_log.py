@@ -263,7 +263,7 @@ def _of_level_2(number: int) -> tuple[Command, ...]:
     """
     user, step = f"user-{number // 3}", number % 3
     if step == 2:
-        return (DeleteUser(user, "ann"),) if number % 2 else ()
+        return (DeleteUser(user, "ann", (0, number - 1, number - 2)[number % 5 % 3]),) if number % 2 else ()
     token = Token(f"t{number}", number.to_bytes(32), 1_700_000_000_000, 0)
     rule = Rule("allow", ("send", "read"), "topic:orders*", ("10.0.0.0/8",))
     every = tuple((name, queue) for name in ("orders", "points", "%RETRY%g") for queue in range(2))

@@ -7,16 +7,21 @@ docs/decisions.md has why the log must then begin behind its second record.
 
 from collections.abc import Iterable
 from hashlib import blake2b
+from itertools import takewhile
 from typing import Final
 
 import msgspec
 
+from cluster.limits import JOIN_PREFIX
 from cluster.process.addresses import Peer
+from cluster.process.offline.command_output import say
 from raft.membership import Configuration, Member, decode_configuration, encode_configuration
+from store.commands.entry import Proposal, encode_entry
+from store.commands.users import DeleteUser
 from store.index import keys
 from store.index.index import Index
 from store.log.commit_log import CommitLog
-from store.log.record import KIND_CONFIG
+from store.log.record import KIND_CONFIG, KIND_ENTRY
 from store.state.machine import StateMachine
 
 SECOND_RECORD: Final = 2
@@ -58,6 +63,25 @@ def append_configuration(
     configuration = msgspec.structs.replace(former, members=members, origin=cluster_uid)
     log.append(log.last_index + 1, term, KIND_CONFIG, encode_configuration(configuration))
     log.sync()
+
+
+def delete_join_tokens(log: CommitLog, term: int, state: StateMachine, command: str) -> None:
+    """Delete the users of all join tokens, and tell which: tokens may have been used up after what the state holds.
+
+    An entry at the end of the log does it, which is applied; durable in the log on return, and the same for the same
+    state.
+    """
+    following = state.users.after(JOIN_PREFIX, len(state.users))
+    names = list(takewhile(lambda name: name.startswith(JOIN_PREFIX), (each.user for each in following)))
+    if not names:
+        return
+    payload = encode_entry(
+        state.clock_ms, [Proposal(DeleteUser(name, command)) for name in names], level=state.feature_level
+    )
+    log.append(log.last_index + 1, term, KIND_ENTRY, payload)
+    log.sync()
+    apply_up_to(log.last_index, state, log)
+    say(f"join tokens are deleted, since they may have been used up: {', '.join(names)}")
 
 
 def rename_state(index: Index, cluster_uid: str) -> None:

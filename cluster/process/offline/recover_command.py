@@ -26,6 +26,7 @@ from cluster.process.offline.new_cluster import (
     SECOND_RECORD,
     append_configuration,
     apply_up_to,
+    delete_join_tokens,
     present_configuration,
     rename_state,
 )
@@ -168,6 +169,7 @@ class Survivor:
         if self._former.origin != self.cluster_uid:
             append_configuration(log, term, self._former, (self._myself,), self.cluster_uid)
         apply_up_to(log.last_index, self._state, log)
+        delete_join_tokens(log, term, self._state, COMMAND)
         rename_state(self._index, self.cluster_uid)
         hard_state.set(term, None)
         hard_state.become_voter()

@@ -25,6 +25,7 @@ from cluster.process.offline.new_cluster import (
     SECOND_RECORD,
     append_configuration,
     apply_up_to,
+    delete_join_tokens,
     members_of,
     present_configuration,
     rename_state,
@@ -221,6 +222,7 @@ def _write(wanted: Wanted, verified: Verified, file: BinaryIO, path: Path, clust
             term = begin.term + 1
             append_configuration(log, term, present_configuration(state), members_of(wanted.peers), cluster_uid)
             apply_up_to(log.last_index, state, log)
+            delete_join_tokens(log, term, state, COMMAND)
         finally:
             log.close()
         rename_state(index, cluster_uid)

@@ -1,5 +1,6 @@
 """`--join`: nodes that may begin without knowing the nodes that the cluster began with, and join tokens."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from cluster.process.join import _Cluster, _id_of, _Node, _Unsettled, joined
 from cluster.process.validation import validate
 from tests.unit.cluster.conftest import Node, node_config
 
+ROOT = Path(__file__).parents[3]
 NODES = (_Node(1), _Node(2))
 
 
@@ -75,6 +77,16 @@ def test_a_file_without_a_join_token_is_refused(tmp_path: Path, content: str | N
     config = validate(node_config(tmp_path, join_token_file=str(file), join="https://127.0.0.1:1"))
     with pytest.raises(StartupError, match=f"join_token_file.*{words}"):
         joined(config)
+
+
+def test_the_documented_place_of_the_secret_is_one_that_the_unit_lets_the_node_write() -> None:
+    unit = (ROOT / "deploy/systemd/keelmqd@.service").read_text()
+    page = (ROOT / "docs/membership.md").read_text()
+    (directory,) = re.findall(r"^StateDirectory=(\S+)$", unit, re.MULTILINE)
+    (file,) = re.findall(r"--peer-secret-file (\S+)", page)
+    (name,) = re.findall(r"`keelmqd@(\w+)`", page)
+    assert "ProtectSystem=strict" in unit
+    assert Path(file).parent == Path("/var/lib") / directory.replace("%i", name)
 
 
 async def test_the_secret_of_the_peers_leaves_the_machine_over_tls_alone(node: Node) -> None:

@@ -13,20 +13,32 @@ from cluster.process.config import NodeConfig
 from cluster.process.data_directory import DataDirectory, read_identity
 from cluster.process.exit_codes import ExitCode, StartupError
 from cluster.process.offline import restore_command as command
+from cluster.security.credentials import hash_of
+from store.commands.users import PutUser, Token
+from store.index.index import Index
 from store.log.hard_state import HardState
-from tests.unit.cluster.conftest import node_config, running_node
+from store.state.machine import applied_state
+from tests.unit.cluster.conftest import START_MS, node_config, running_node
 from tests.unit.cluster.test_backup import begin, frames
 
 SEGMENT_BYTES = 1 << 20
+PEER = "1=127.0.0.1:1=http://127.0.0.1:2"
 
 
 class Interrupted(Exception):
     """Raised where the process dies."""
 
 
-async def backed_up(path: Path) -> tuple[Path, str]:
-    """Return a backup of a node with one message, and the name of its cluster."""
+def user(name: str) -> PutUser:
+    """Return a command that makes a user with a token, which is its name."""
+    return PutUser(name, (), (Token(name, hash_of(name), START_MS, START_MS + 3_600_000),), (), 0, "admin")
+
+
+async def backed_up(path: Path, *users: str) -> tuple[Path, str]:
+    """Return a backup of a node with one message and the users, and the name of its cluster."""
     async with running_node(node_config(path), []) as node:
+        for name in users:
+            await node.core.propose(user(name))
         assert (await node.call("PUT", "/v1/topics/orders", {"queues": 1})).status == 201
         payload = {"messages": [{"body": "before", "queue": 0}]}
         assert (await node.call("POST", "/v1/topics/orders/messages", payload)).status == 200
@@ -65,6 +77,7 @@ def restore(file: Path, config: NodeConfig, data_dir: str | None = None, restore
         (command, "_fill"),
         (command, "append_configuration"),
         (command, "apply_up_to"),
+        (command, "delete_join_tokens"),
         (command, "rename_state"),
         (HardState, "become_voter"),
         (DataDirectory, "rename_cluster"),
@@ -74,7 +87,7 @@ def restore(file: Path, config: NodeConfig, data_dir: str | None = None, restore
 async def test_it_is_done_again_wherever_it_was_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: Any, name: str
 ) -> None:
-    file, uid = await backed_up(tmp_path / "old")
+    file, uid = await backed_up(tmp_path / "old", "join:4")
     config = node_config(tmp_path)
     inner: Callable[..., Any] = getattr(where, name)
 
@@ -97,6 +110,7 @@ async def test_it_is_done_again_wherever_it_was_interrupted(
         assert [message["body"] for message in pulled["messages"]] == ["before"]
         assert node.core.log.base.index == 2
         assert node.core.state.cluster_uid not in ("", uid)
+        assert node.core.state.users.get("join:4") is None
 
 
 async def test_the_name_follows_from_all_that_the_nodes_must_have_in_common(tmp_path: Path) -> None:
@@ -109,6 +123,28 @@ async def test_the_name_follows_from_all_that_the_nodes_must_have_in_common(tmp_
         names.append(read_identity(Path(place)).cluster_uid)
     assert names[0] == names[1]
     assert len({*names, uid}) == 3
+
+
+async def test_join_tokens_are_not_restored_and_users_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A token that was used up after the backup would be good again, and the secret would be given twice."""
+    names = ("join:4", "join:71", "join", "joined", "oidc:join:4", "jo", "k")
+    file, _ = await backed_up(tmp_path / "old", *names)
+    configs = [node_config(tmp_path / f"node-{number}") for number in range(2)]
+    hashes = []
+    for number, config in enumerate(configs):
+        assert command.restore_command(
+            str(file), config.data_dir, 1, [PEER], cluster_id=None, restore_id="drill", segment_bytes=SEGMENT_BYTES
+        ) == (ExitCode.STOPPED), number
+        assert "used up: join:4, join:71" in capsys.readouterr().out
+        index = Index.open(f"{config.data_dir}/index")
+        hashes.append(applied_state(index))
+        index.close()
+    assert hashes[0] == hashes[1]
+    async with running_node(configs[0], []) as node:
+        users = node.core.state.users
+        assert [each.user for each in users.after(None, 100)] == sorted({*names} - {"join:4", "join:71"})
+        assert users.of_token(hash_of("join:4")) is None
+        assert users.of_token(hash_of("k")) is not None
 
 
 async def test_a_backup_of_another_format_is_refused_and_changes_nothing(

@@ -62,7 +62,7 @@ EVERY_COMMAND: list[Command] = [
     PutUser(
         "shop", ("shop.example",), (Token("t1", b"\x01" * 32, 5, 0),), (Rule("allow", ("send",), "topic:*"),), 7, "ann"
     ),
-    DeleteUser("shop", "ann"),
+    DeleteUser("shop", "ann", replaces=41),
     PurgeTopic("orders", 1, "ann"),
     CountBytes((("orders", 0),), 9),
 ]

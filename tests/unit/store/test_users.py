@@ -83,6 +83,20 @@ def test_a_deleted_user_is_nobody(index: Index) -> None:
     assert users.put(put("shop"), 9) == UserPut(9), "the name may be used again"
 
 
+def test_of_two_that_delete_one_revision_one_is_refused_and_a_later_revision_stays(index: Index) -> None:
+    users = Users(index)
+    users.put(put("shop", b"one"), 7)
+    users.put(put("shop", b"two", replaces=7), 9)
+    with pytest.raises(Refused, match="changed at the same time") as refused:
+        users.delete(DeleteUser("shop", "ann", replaces=7))
+    assert refused.value.code == "user_changed"
+    assert users.of_token(b"two") is not None
+    assert users.delete(DeleteUser("shop", "ann", replaces=9)) == UserDeleted("shop")
+    with pytest.raises(Refused) as refused:
+        users.delete(DeleteUser("shop", "bob", replaces=9))
+    assert refused.value.code == "user_not_found"
+
+
 def test_users_are_read_from_the_index(index: Index) -> None:
     users = Users(index)
     for number, name in enumerate(("c", "a", "b"), 1):
