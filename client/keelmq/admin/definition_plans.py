@@ -43,7 +43,7 @@ _SEEN_WITH: Final = (
 
 
 class PlannedChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of an import that is one definition: `create`, `alter`, nothing (`same`), or nothing because it is `refused`.
+    """The step of an import with one definition: `create`, `alter`, nothing (`same`), or nothing as it is `refused`.
 
     `differences` tell what is altered; `code` and `detail` tell why it is refused.
     """
