@@ -49,7 +49,7 @@ def _require_users(config: NodeConfig, state: StateMachine, command: PutUser) ->
 
 
 def _require_check_urls(config: NodeConfig, state: StateMachine, command: SetCheckUrl) -> None:
-    count = state.check_urls_count(config.max_check_urls)
+    count = len(state.check_urls(config.max_check_urls))
     if count >= config.max_check_urls and command.url is not None and state.check_url(command.producer_group) is None:
         detail = f"{count} producer groups have a check URL: set the URLs of some to null"
         raise _full("too_many_check_urls", detail, config.max_check_urls)

@@ -1,25 +1,27 @@
 """Delivers checks to producers, by a long poll or by the webhook of a producer group."""
 
 import logging
+from collections.abc import Iterator
 from typing import Annotated, Final
 
 import msgspec
 from aiohttp import web
 from msgspec import Meta
 
+from cluster.budgets.pace import Pace
 from cluster.core.background import COMMAND_ERRORS
 from cluster.core.core import Core
 from cluster.http.app import json_response, read_json
 from cluster.http.requests import ClientId, Request, WaitMs, check_group, parse_query
 from cluster.http.responses import Response, json_body
 from cluster.http.routes import JSON, WRITE_ERRORS, Route, json_of
-from cluster.limits import CHECKS_MAX, URL_LENGTH_MAX
+from cluster.limits import CHECKS_MAX, LIST_MAX, URL_LENGTH_MAX
 from cluster.messages.block_reader import BlockReader
 from cluster.problems import Problem
 from cluster.process.allowed_urls import AllowedUrls, UrlInvalid, UrlNotAllowed
 from cluster.process.request_scope import TRACEPARENT_HEADER, trace_id_of
 from cluster.security import permissions
-from cluster.security.access import of_producer_group
+from cluster.security.access import BY_HANDLER, of_producer_group
 from cluster.transactions.check_service import CheckService, CheckView
 from cluster.transactions.webhook_slots import WebhookSlots
 from cluster.transactions.webhooks import WebhookFailed, Webhooks
@@ -37,6 +39,11 @@ class ChecksQuery(Request, kw_only=True, frozen=True):
     client_id: ClientId = ""
 
 
+class ProducerGroupsQuery(Request, kw_only=True, frozen=True):
+    limit: Annotated[int, Meta(ge=1, le=LIST_MAX)] = LIST_MAX
+    after: str | None = None
+
+
 class WebhookAnswer(msgspec.Struct, frozen=True):
     """The answer of a producer's webhook. Further members are ignored, because foreign code writes the answer."""
 
@@ -50,6 +57,13 @@ class ChecksView(Response, kw_only=True, frozen=True):
 class ProducerGroupView(Response, kw_only=True, frozen=True):
     producer_group: str
     check_url: str | None
+
+
+class ProducerGroupsView(Response, kw_only=True, frozen=True):
+    """Producer groups with a check URL; `next` is null on the last page."""
+
+    producer_groups: list[ProducerGroupView]
+    next: str | None
 
 
 logger = logging.getLogger(__name__)
@@ -79,6 +93,17 @@ class CheckApi:
     def routes(self) -> list[Route]:
         group = "/v1/producer-groups/{group}"
         return [
+            Route(
+                "GET",
+                "/v1/producer-groups",
+                self.list_all,
+                "List the producer groups that have a check URL by name, page by page",
+                {200: json_of(ProducerGroupsView)},
+                query=ProducerGroupsQuery,
+                errors=("no_leader",),
+                redirects=True,
+                access=BY_HANDLER,
+            ),
             Route(
                 "GET",
                 f"{group}/checks",
@@ -131,6 +156,27 @@ class CheckApi:
         if handed_over:
             self.service.spawn(self.service.delivered(tuple(handed_over), query.client_id, "poll"))
         return response
+
+    async def list_all(self, request: web.Request) -> web.Response:
+        """Answer with the groups whose URL the request may set: a URL may hold what only they should know."""
+        self._core.require_leader()  # a replica that lags would show former URLs
+        query = parse_query(ProducerGroupsQuery, request.query)
+        listed: list[ProducerGroupView] = []
+        pace = Pace()
+        for name, url in self._urls_after("" if query.after is None else check_group(query.after)):
+            await pace.step()
+            if not self._core.access.may(request, "alter", permissions.producer_group(name)):
+                continue
+            if len(listed) >= query.limit:
+                following = listed[-1].producer_group
+                return json_response(ProducerGroupsView(producer_groups=listed, next=following))
+            listed.append(ProducerGroupView(producer_group=name, check_url=url))
+        return json_response(ProducerGroupsView(producer_groups=listed, next=None))
+
+    def _urls_after(self, after: str) -> Iterator[tuple[str, str]]:
+        while found := self._core.state.check_urls(LIST_MAX, after):
+            yield from found
+            after = found[-1][0]
 
     async def put(self, request: web.Request) -> web.Response:
         self._core.require_leader()

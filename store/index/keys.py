@@ -195,6 +195,10 @@ def check_url(producer_group: str) -> bytes:
     return CHECK_URL + producer_group.encode()
 
 
+def check_url_group(key: bytes) -> str:
+    return key[len(CHECK_URL) :].decode()
+
+
 def group(name: str) -> bytes:
     return GROUP + name.encode()
 

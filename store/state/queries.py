@@ -339,10 +339,10 @@ class Queries(ABC):
         url = self._index.get(keys.check_url(producer_group))
         return url.decode() if url is not None else None
 
-    def check_urls_count(self, count_max: int) -> int:
-        """Return the number of producer groups with a check URL, counted up to `count_max`; the cost grows with it."""
-        begin = keys.check_url("")
-        return sum(1 for _ in itertools.islice(self._index.scan(begin, keys.after(begin)), count_max))
+    def check_urls(self, limit: int, after: str = "") -> list[tuple[str, str]]:
+        """Return at most `limit` producer groups with their check URLs, in the order of the names after `after`."""
+        rows = self._index.scan(keys.check_url(after) + b"\0", keys.after(keys.check_url("")))
+        return [(keys.check_url_group(key), url.decode()) for key, url in itertools.islice(rows, limit)]
 
     # Groups.
 

@@ -26,7 +26,12 @@ from tests.e2e.cluster_process import OPTIONS, ClusterProcess, NodeProcess, Repl
 
 PUBLIC: Final = frozenset({"/healthz", "/readyz", "/openapi.json", "/console", "/console/{file}"})
 FOR_EVERY_PRINCIPAL: Final = frozenset({"/v1/cluster", "/v1/principal"})
-LISTS: Final = {"/v1/topics": "topics", "/v1/groups": "groups", "/v1/transactions": "transactions"}
+LISTS: Final = {
+    "/v1/topics": "topics",
+    "/v1/groups": "groups",
+    "/v1/transactions": "transactions",
+    "/v1/producer-groups": "producer_groups",
+}
 """Lists that show every principal its own rows, by path: the member with the rows."""
 HIDDEN: Final = frozenset({"message_not_found", "transaction_not_found"})
 

@@ -20,6 +20,8 @@ from keelmq.admin.cluster import (
     NodeStatus,
     ReplicaStatus,
 )
+from keelmq.admin.definition_plans import ClusterDefinitions, ImportStep, PlannedChange
+from keelmq.admin.definitions import Definitions, decode_definitions, encode_definitions
 from keelmq.admin.groups import (
     AssignedQueue,
     CommittedOffset,
@@ -41,6 +43,7 @@ from keelmq.admin.messages import (
     ScheduledPage,
     StoredMessage,
 )
+from keelmq.admin.producer_groups import ProducerGroup, ProducerGroups
 from keelmq.admin.quotas import QuotaUsage, QuotaUsages
 from keelmq.admin.topics import PurgedQueue, PurgedTopic, QueueInfo, TopicInfo
 from keelmq.admin.traces import MessageTrace, TraceEvent
@@ -63,6 +66,7 @@ __all__ = [
     "Alarm",
     "AssignedQueue",
     "BackupBegun",
+    "ClusterDefinitions",
     "ClusterMember",
     "ClusterMembers",
     "ClusterSettings",
@@ -74,6 +78,7 @@ __all__ = [
     "DeadLetter",
     "DeadLetterPage",
     "DecidedTransaction",
+    "Definitions",
     "FeatureLevel",
     "FoundMessage",
     "GiveBack",
@@ -82,6 +87,7 @@ __all__ = [
     "GroupOffset",
     "GroupSettings",
     "HalfMessages",
+    "ImportStep",
     "IndexRebuild",
     "JoinToken",
     "LogHolder",
@@ -90,7 +96,10 @@ __all__ = [
     "NewToken",
     "NodeBuild",
     "NodeStatus",
+    "PlannedChange",
     "PrincipalInfo",
+    "ProducerGroup",
+    "ProducerGroups",
     "PurgedQueue",
     "PurgedTopic",
     "QueueInfo",
@@ -117,4 +126,6 @@ __all__ = [
     "Users",
     "Verdict",
     "View",
+    "decode_definitions",
+    "encode_definitions",
 ]

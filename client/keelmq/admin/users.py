@@ -53,10 +53,13 @@ class Verdict(View, frozen=True, kw_only=True):
 
 
 class PrincipalInfo(View, frozen=True, kw_only=True):
-    """The client as the cluster knows it: its principal, the address from which it comes."""
+    """The client as the cluster knows it: its principal, the address from which it comes, and the actions that it may
+    do on the resource that was asked for, if any.
+    """
 
     principal: str
     address: str
+    actions: tuple[str, ...] = ()
 
 
 class Users:
@@ -65,9 +68,10 @@ class Users:
     def __init__(self, connection: Connection) -> None:
         self._calls = AdminCalls(connection)
 
-    async def principal(self) -> PrincipalInfo:
-        """Return as whom the cluster knows this client. Every principal may ask."""
-        return await self._calls.view(PrincipalInfo, "GET", "/v1/principal")
+    async def principal(self, *, resource: str | None = None) -> PrincipalInfo:
+        """Return as whom the cluster knows this client, and what it may do on `resource`. Every principal may ask."""
+        query = "" if resource is None else f"?{query_of({'resource': resource})}"
+        return await self._calls.view(PrincipalInfo, "GET", f"/v1/principal{query}")
 
     async def all(self) -> list[UserInfo]:
         """Return all users by name, fetched page by page."""

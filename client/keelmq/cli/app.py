@@ -21,6 +21,7 @@ SUMMARIES: Final = {
     "groups.group": "List, show, change and reset consumer groups.",
     "groups.dlq": "List dead letters, and deliver them to their group once more.",
     "operations.cluster": "The state of the cluster.",
+    "operations.definitions": "Export and import what is set: topics, groups, settings, users without tokens.",
     "operations.log": "Show the commit log, as a replica delivers it.",
     "operations.backup": "Backups of the whole cluster; keelmqd restore brings them back.",
     "security.auth": "Users, their tokens and permissions.",
@@ -41,7 +42,7 @@ app = typer.Typer(
     help="KeelMQ from the shell: topics, messages, transactions, groups, the cluster, its log and certificates.\n\n"
     "Nodes are found by [bold]--servers[/bold], KEELMQ_SERVERS or a context (keelmq context), "
     "a token in KEELMQ_TOKEN_FILE or KEELMQ_TOKEN. Every command takes [bold]--json[/bold]. "
-    "Exit codes: 0 done, 1 error, 2 usage, 130 interrupted.",
+    "Exit codes: 0 done, 1 error, 2 usage, 3 something to do, 130 interrupted.",
     epilog="Examples:\n\n    keelmq topic create orders --queues 8\n\n"
     "    keelmq send orders 'hello' --message-id order-1\n\n"
     "    keelmq consume orders --from earliest --max 10\n\n    keelmq message trace order-1\n\n"

@@ -110,6 +110,7 @@ async def test_real_answers_follow_the_schema(node: Node, schema: Schema) -> Non
         ("POST", decisions, decisions, {"decisions": []}, 400),
         ("GET", "/v1/transactions", "/v1/transactions?limit=1", None, 200),
         ("PUT", "/v1/producer-groups/{group}", "/v1/producer-groups/g", {"check_url": None}, 200),
+        ("GET", "/v1/producer-groups", "/v1/producer-groups?limit=1", None, 200),
         ("GET", "/v1/producer-groups/{group}/checks", "/v1/producer-groups/g/checks", None, 200),
         ("POST", f"{group}/members", "/v1/groups/g/members", {"topics": ["a"], "member_id": "m"}, 201),
         ("POST", f"{group}/members", "/v1/groups/h/members", {"topics": ["a"], "filters": {"a": "p = 1"}}, 201),

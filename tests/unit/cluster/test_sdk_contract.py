@@ -95,6 +95,8 @@ READ = (
     Sent(admin.CommittedOffsets, "post", f"{GROUP}/clone-offsets"),
     Sent(admin.DeadLetterPage, "get", f"{GROUP}/dead-letters"),
     Sent(admin.ReplayResult, "post", f"{GROUP}/dead-letters/replay"),
+    Sent(_listing("producer_groups", admin.ProducerGroup), "get", "/v1/producer-groups"),
+    Sent(admin.ProducerGroup, "put", "/v1/producer-groups/{group}"),
     Sent(admin.ClusterStatus, "get", "/v1/cluster"),
     Sent(admin.ClusterSettings, "get", "/v1/cluster/settings"),
     Sent(admin.ClusterSettings, "put", "/v1/cluster/settings"),
@@ -123,7 +125,13 @@ OTHER_NAMES = {
 NOT_A_LIMIT_OF_THE_BROKER = {"REQUEST_BYTES_MAX", "TRANSACTION_ID_LENGTH_MAX"}
 IN_PARTS_ONLY = {"HalfResponse.problem", "DecisionResponse.problem"}
 """The SDK reads the answer to one transaction as it reads each part of the answer to several."""
-ADMIN_MODULES = [import_module(f"{admin.__name__}.{each.name}") for each in pkgutil.iter_modules(admin.__path__)]
+NO_ANSWERS = {"definitions", "definition_plans"}
+"""Modules of `keelmq.admin` whose structs are in files, and never sent or received."""
+ADMIN_MODULES = [
+    import_module(f"{admin.__name__}.{each.name}")
+    for each in pkgutil.iter_modules(admin.__path__)
+    if each.name not in NO_ANSWERS
+]
 NOT_ON_THE_WIRE = {"PartResult", "PoppedMessage", "View"}
 
 
