@@ -1,0 +1,162 @@
+"""Rules of the documents: lines that fit, tables without JSON, and walks through the code that name what exists."""
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.unit.test_project import DOCUMENTS, ROOT, SOURCES, name_of
+
+COLUMNS_MAX: Final = 120
+"""Maximum number of columns of a line outside tables and code."""
+JSON_OBJECT: Final = re.compile(r'\{\s*\\?"')
+ARCHITECTURE: Final = ROOT / "docs" / "architecture.md"
+WALKS: Final = (
+    "A send, file by file",
+    "A pull, file by file",
+    "A transaction and its check-back, file by file",
+    "Threads",
+    "Adding a command",
+)
+SDK: Final = ROOT / "client" / "keelmq"
+SHIPPED: Final = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in ("cluster", "raft", "store", "client")]
+FILE_OR_FOLDER: Final = re.compile(r"`(?:([\w./-]+\.py)|([\w.-]+/[\w./-]*/))`")
+NAME: Final = re.compile(r"`([A-Za-z_]\w*(?:\.(?!py`)\w+)?)`")
+IN_FILE: Final = re.compile(r"`([A-Za-z_][\w.]*)`,? (?:in|of) `([\w./-]+\.py)`")
+FILE_WITH: Final = re.compile(r"`([\w./-]+\.py)`(?:, | \()`([A-Za-z_]\w*(?:\.(?!py`)\w+)?)`")
+OF_PYTHON: Final = {"SimpleQueue", "call_soon_threadsafe", "fdatasync", "pread", "threading.Lock"}
+"""What the standard library or the system has, not a file of the walk."""
+
+
+def _prose(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines outside fenced code with their numbers."""
+    is_code = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            is_code = not is_code
+        elif not is_code:
+            yield number, line
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_lines_outside_tables_and_code_fit_120_columns(document: Path) -> None:
+    lines = [(number, line) for number, line in _prose(document.read_text()) if not line.startswith("|")]
+    assert [number for number, line in lines if len(line) > COLUMNS_MAX] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_no_cell_of_a_table_holds_json(document: Path) -> None:
+    cells = [(number, line) for number, line in _prose(document.read_text()) if line.startswith("|")]
+    assert [number for number, line in cells if JSON_OBJECT.search(line)] == []
+
+
+# --- walks through the code ------------------------------------------------------------------------------------------
+
+
+def _section(heading: str) -> str:
+    """Return a section of the architecture. Raises when it has no such heading."""
+    parts = re.split(r"^## (.*)$", ARCHITECTURE.read_text(), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))[heading]
+
+
+def _places(text: str) -> tuple[dict[str, Path], list[str]]:
+    """Return the files that the text means, by the names it gives them, and the names of which there is no file.
+
+    A name with a path is one of the tree or of the SDK. A name alone is beside a file, or in a folder, named before it.
+    """
+    found: dict[str, Path] = {}
+    lacking: list[str] = []
+    folders: set[Path] = set()
+    for named, folder in FILE_OR_FOLDER.findall(text):
+        roots = (ROOT, SDK) if "/" in named or folder else folders
+        place = next((path for root in roots if (path := root / (named or folder)).exists()), None)
+        if place is None:
+            lacking.append(named or folder)
+        elif folder:
+            folders.add(place)
+        else:
+            folders.add(place.parent)
+            found[named] = place
+    return found, lacking
+
+
+@cache
+def _defined(path: Path) -> frozenset[str]:
+    """Return what the file defines: functions, classes, methods as `Class.method` too, parameters, fields, all that it
+    assigns, and the texts that name something, such as topics and headers.
+    """
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                found.add(name)
+            case ast.ClassDef(name=name, body=body):
+                found |= {name, *(f"{name}.{part.name}" for part in body if isinstance(part, ast.FunctionDef))}
+            case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                found.add(name)
+            case ast.Constant(value=str(name)):
+                found.add(name)
+    return frozenset(found)
+
+
+def _unknown(text: str) -> list[str]:
+    """Return what the text names and the code lacks: files, functions in the files that it says they are in, and names
+    that no package defines.
+    """
+    places, lacking = _places(text)
+    if lacking:
+        return lacking
+    told = [*IN_FILE.findall(text), *((name, named) for named, name in FILE_WITH.findall(text))]
+    lacking = [f"{name} in {named}" for name, named in told if name not in _defined(places[named])]
+    shipped = frozenset().union(*map(_defined, SHIPPED))
+    return lacking + [name for name in NAME.findall(text) if name not in shipped | OF_PYTHON]
+
+
+@pytest.mark.parametrize("heading", WALKS)
+def test_a_walk_names_files_and_functions_that_exist(heading: str) -> None:
+    text = _section(heading)
+    assert _places(text)[0]
+    assert _unknown(text) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "unknown"),
+    [
+        ("`raft/node.py` and `lost.py`", ["lost.py"]),
+        ("`raft/gone.py` (`stop`)", ["raft/gone.py"]),
+        ("(`halt` in `raft/node.py`)", ["halt in raft/node.py", "halt"]),
+        (
+            "Apply (`store/transactions/transactions.py`, `unprepare`)",
+            ["unprepare in store/transactions/transactions.py", "unprepare"],
+        ),
+        ("`raft/node.py` answers a `Knock`", ["Knock"]),
+        ("`stop` in `raft/node.py`, `entry.py` of `store/commands/`", ["entry.py"]),
+        ("`store/commands/` with `entry.py`; `stop` in `raft/node.py`", []),
+    ],
+)
+def test_a_walk_that_leads_astray_is_told(text: str, unknown: list[str]) -> None:
+    assert _unknown(text) == unknown
+
+
+# --- seams between the packages --------------------------------------------------------------------------------------
+
+
+def test_the_seams_are_described_with_the_names_that_they_have() -> None:
+    text = _section("Seams between the packages")
+    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    described = [
+        name for block in blocks for name in re.findall(r"^ *(?:class|(?:async )?def) (\w+)", block, re.MULTILINE)
+    ]
+    described += [
+        name
+        for block in blocks
+        for name in re.findall(r"^    ((?:\w+: [^;#]+(?:; )?)+)", block, re.MULTILINE)
+        for name in re.findall(r"(\w+): ", name)
+    ]
+    assert len(described) > 60
+    defined = frozenset().union(*map(_defined, SHIPPED))
+    assert [name for name in described if name not in defined] == []
