@@ -49,13 +49,16 @@ class TokenIssuer:
         self.url = url
         self.name = url.removesuffix(PATH)
         self.keys = list(keys)
+        self.members: list[dict[str, Any]] | None = None
+        """What stands in the key set instead of `keys`."""
         self.mood: Mood = "well"
         self.asked = 0
         """Number of requests for the key set."""
         self.may_end = threading.Event()
 
     def key_set(self) -> bytes:
-        return json.dumps({"keys": [key.public() for key in self.keys]}).encode()
+        members = [key.public() for key in self.keys] if self.members is None else self.members
+        return json.dumps({"keys": members}).encode()
 
     def token(
         self, subject: str = "alice", *, key: SigningKey | None = None, now_s: float | None = None, **changes: Any

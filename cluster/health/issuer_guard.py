@@ -2,9 +2,9 @@
 
 Keys are fetched every `oidc_refresh_ms`, and sooner for a token with an unknown key or after an error, but never twice
 within a tenth of that: no client can make a node call the issuer more often. A fetch is bounded in time and size,
-follows no redirect, and its content is parsed in a thread. While the issuer does not answer, the former keys stay for a
-day: with older ones, a key that the issuer has withdrawn would be trusted for as long as somebody can keep the node
-from hearing of it.
+follows no redirect, and its content is parsed in a thread. A set without a key that can be used withdraws all keys.
+While the issuer does not answer, the former keys stay for a day: with older ones, a key that the issuer has withdrawn
+would be trusted for as long as somebody can keep the node from hearing of it.
 """
 
 import asyncio
@@ -24,6 +24,7 @@ from cluster.process.http_tls import webhook_trust
 from cluster.process.name_lookups import NameLookups
 from cluster.process.oidc import is_url
 from cluster.process.quota_file import stamp_of
+from cluster.security.issuer import Issuer
 
 if TYPE_CHECKING:
     from cluster.process.key_set import KeySet
@@ -41,6 +42,10 @@ KEYS_KEPT_S: Final = 86_400
 
 class FetchFailed(Exception):
     """The keys could not be fetched or read; the message says why, on one line."""
+
+
+class KeysWithdrawn(FetchFailed):
+    """The issuer has keys no longer, or none that this node could use."""
 
 
 class IssuerGuard:
@@ -90,9 +95,9 @@ class IssuerGuard:
             if str(error) != self._problem:
                 logger.error("the keys of %s are not renewed: %s", issuer.name, error)
             self._problem = str(error)
-            if not is_url(self._where):
-                issuer.settle()
-            elif self._age_s() > KEYS_KEPT_S and issuer.has_keys:
+            if isinstance(error, KeysWithdrawn):
+                self._withdraw(issuer)
+            elif is_url(self._where) and self._age_s() > KEYS_KEPT_S and issuer.has_keys:
                 logger.error("the keys of %s are too old to be used any longer", issuer.name)
                 issuer.forget()
             return
@@ -103,6 +108,13 @@ class IssuerGuard:
         self._problem = ""
         self._fetched_s = self._core.steady_ms() / 1000
         issuer.use(keys)
+
+    def _withdraw(self, issuer: Issuer) -> None:
+        """Trust no key any more: what the issuer has answered, or what is in its file, names none."""
+        from cluster.process.key_set import KeySet
+
+        self._fetched_s = self._core.steady_ms() / 1000
+        issuer.use(KeySet({}))
 
     def conditions(self) -> Iterator[Condition]:
         """Yield an alarm while the keys cannot be renewed."""
@@ -158,26 +170,32 @@ class IssuerGuard:
         return await self._parsed(content)
 
     async def _parsed(self, content: bytes) -> "KeySet":
-        from cluster.process.key_set import KeySetError, parse_key_set
+        from cluster.process.key_set import KeySetError, NoUsableKey, parse_key_set
 
         algorithms = self._core.config.oidc_algorithms
         try:
             return await self._threads.run(lambda: parse_key_set(content, algorithms))
+        except NoUsableKey as error:
+            raise KeysWithdrawn(f"{self._where}: {error}") from None
         except KeySetError as error:
             raise FetchFailed(f"{self._where}: {error}") from None
 
     async def _read(self) -> "KeySet | None":
         """Return the keys in the file; None when it was not changed since the last look. Raises FetchFailed."""
-        from cluster.process.key_set import KeySetError, read_key_set
+        from cluster.process.key_set import KeySetError, NoUsableKey, read_key_set
 
-        path, algorithms, known = self._where, self._core.config.oidc_algorithms, self._stamp
-        self._stamp = await self._threads.run(lambda: stamp_of(path))
-        if self._stamp == known:
+        path, algorithms = self._where, self._core.config.oidc_algorithms
+        stamp = await self._threads.run(lambda: stamp_of(path))
+        if stamp == self._stamp:
             return None
         try:
-            return await self._threads.run(lambda: read_key_set(path, algorithms))
+            keys = await self._threads.run(lambda: read_key_set(path, algorithms))
+        except NoUsableKey as error:
+            raise KeysWithdrawn(f"{path}: {error}") from None
         except KeySetError as error:
             raise FetchFailed(f"{path}: {error}") from None
+        self._stamp = stamp  # what could not be read is read again, though it has not changed
+        return keys
 
     def _counters(self) -> Iterator[Metric]:
         family = CounterMetricFamily(

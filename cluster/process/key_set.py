@@ -6,7 +6,7 @@ take 15 MB of memory.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import jwt
 import msgspec
@@ -35,12 +35,23 @@ class KeySetError(Exception):
     """The content is no key set of which anything can be used; the message says why."""
 
 
-class KeySet:
-    """Public keys by their ids."""
+class NoUsableKey(KeySetError):
+    """The content is a key set, and nothing in it can be used: whoever has made it trusts no key that a node could
+    use.
+    """
 
-    def __init__(self, keys: Mapping[tuple[str, str], jwt.PyJWK]) -> None:
+
+class KeySet:
+    """Public keys by their ids. Sets of the same keys are equal."""
+
+    def __init__(self, keys: "Mapping[tuple[str, str], _Key]") -> None:
         self._keys = dict(keys)
         self._kids = {kid for kid, _ in keys}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, KeySet) and self._members() == other._members()
+
+    __hash__ = None  # type: ignore[assignment]
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -50,7 +61,19 @@ class KeySet:
 
     def find(self, kid: str, algorithm: str) -> jwt.PyJWK | None:
         """Return the key with this id for this algorithm."""
-        return self._keys.get((kid, algorithm))
+        found = self._keys.get((kid, algorithm))
+        return None if found is None else found.key
+
+    def _members(self) -> dict[tuple[str, str], Mapping[str, str]]:
+        return {name: key.members for name, key in self._keys.items()}
+
+
+class _Key(NamedTuple):
+    kid: str
+    algorithm: str
+    members: Mapping[str, str]
+    """The members of the public key."""
+    key: jwt.PyJWK
 
 
 class _Document(msgspec.Struct):
@@ -61,7 +84,7 @@ _decode: Final = msgspec.json.Decoder(_Document).decode
 
 
 def parse_key_set(content: bytes, algorithms: Iterable[str]) -> KeySet:
-    """Return the keys of a set that are for these algorithms. Raises KeySetError, also when there are none.
+    """Return the keys of a set that are for these algorithms. Raises KeySetError; NoUsableKey when there are none.
 
     It takes up to 20 ms: call it in a thread.
     """
@@ -74,9 +97,10 @@ def parse_key_set(content: bytes, algorithms: Iterable[str]) -> KeySet:
     if len(found) > KEYS_MAX:
         raise KeySetError(f"more than {KEYS_MAX} keys")
     allowed = frozenset(algorithms)
-    keys = {(kid, algorithm): key for kid, algorithm, key in map(_key, found) if algorithm in allowed and key}
+    usable = (key for key in map(_key, found) if key is not None and key.algorithm in allowed)
+    keys = {(key.kid, key.algorithm): key for key in usable}
     if not keys:
-        raise KeySetError(
+        raise NoUsableKey(
             f"none of its {len(found)} keys has a kid, is for signatures, and belongs to {', '.join(sorted(allowed))}"
         )
     return KeySet(keys)
@@ -92,27 +116,27 @@ def read_key_set(path: str, algorithms: Iterable[str]) -> KeySet:
     return parse_key_set(content, algorithms)
 
 
-def _key(members: dict[str, Any]) -> tuple[str, str, jwt.PyJWK | None]:
-    """Return id, algorithm and key; None in the key's place when it is none that can be used here."""
+def _key(members: dict[str, Any]) -> _Key | None:
+    """Return a key of the set; None when it is none that can be used here."""
     kid, kind, curve = members.get("kid"), members.get("kty"), members.get("crv")
     known = _MEMBERS.get((kind, curve)) if isinstance(kind, str) and isinstance(curve, str | None) else None
     if known is None or not isinstance(kid, str) or not 0 < len(kid) <= KID_CHARACTERS_MAX:
-        return "", "", None
+        return None
     algorithm, names = known
     operations = members.get("key_ops")
     is_for_signatures = members.get("use", "sig") == "sig" and (
         operations is None or (isinstance(operations, list) and "verify" in operations)
     )
     if not is_for_signatures or members.get("alg", algorithm) != algorithm:
-        return "", "", None
-    public = {name: members.get(name) for name in names}
-    if not all(isinstance(each, str) and len(each) <= _MEMBER_CHARACTERS_MAX for each in public.values()):
-        return "", "", None
+        return None
+    public = {name: str(members.get(name)) for name in names}
+    if not all(isinstance(members.get(name), str) and len(public[name]) <= _MEMBER_CHARACTERS_MAX for name in names):
+        return None
     try:
         key = jwt.PyJWK({"kty": kind, **public}, algorithm)
     except (jwt.PyJWTError, ValueError, TypeError):
-        return "", "", None
-    return kid, algorithm, key if _is_usable(key.key) else None
+        return None
+    return _Key(kid, algorithm, public, key) if _is_usable(key.key) else None
 
 
 def _is_usable(key: object) -> bool:

@@ -72,18 +72,21 @@ class Issuer:
 
     @property
     def has_keys(self) -> bool:
-        return self._keys is not None
+        return self._keys is not None and len(self._keys) > 0
 
     def begin_look(self) -> None:
-        """Note that the keys are about to be fetched or read; `use` or `settle` follows if that succeeds."""
+        """Note that the keys are about to be fetched or read; `use` or `settle` follows if, and only if, that
+        succeeds.
+        """
         self._looked_for = frozenset(self._asked)
         self._asked.clear()
 
     def use(self, keys: "KeySet") -> None:
-        """Judge by these keys from now on: they are all that the issuer has."""
+        """Judge by these keys from now on: they are all that the issuer has. With none, every token is refused."""
         self._absent = frozenset(kid for kid in self._looked_for if not keys.knows(kid))
-        self._keys = keys
-        self.version += 1
+        if keys != self._keys:  # anybody can have the same keys fetched again, by a token with an unknown key
+            self._keys = keys
+            self.version += 1
 
     def settle(self) -> None:
         """Note that the present keys are all that the issuer has: tokens with other ones are refused."""

@@ -106,6 +106,8 @@ class TokenVerifier:
             raise TokenRefused("it is not valid yet (nbf), by the clock of this node")
         if not 0 < ends_ms - issued_ms <= settings.lifetime_ms_max:
             raise TokenRefused(f"it is valid for longer than oidc_max_lifetime_ms, {settings.lifetime_ms_max} ms")
+        if settings.principal_claim == "email" and claims.get("email_verified") is not True:
+            raise TokenRefused("its issuer does not say that the address is verified (email_verified)")
         name = claims[settings.principal_claim]
         if not isinstance(name, str) or not CLAIM_REGEX.fullmatch(name):
             raise TokenRefused(
@@ -116,9 +118,18 @@ class TokenVerifier:
     def _groups(self, claims: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the groups. Names that no principal can have are left out: no rule can be about them."""
         claim = self._settings.groups_claim
-        listed = None if claim is None else claims.get(claim)
-        if listed is None:
+        if claim is None:
             return ()
+        elsewhere = claims.get("_claim_names")
+        if claim not in claims:
+            if claims.get("hasgroups") or (
+                elsewhere is not None and (not isinstance(elsewhere, dict) or claim in elsewhere)
+            ):
+                raise TokenRefused(
+                    f"its claim {claim} is too long for it and kept elsewhere; have it name fewer groups"
+                )
+            return ()
+        listed = claims[claim]
         if isinstance(listed, str):
             listed = [listed]
         if (

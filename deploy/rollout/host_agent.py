@@ -141,7 +141,9 @@ def start(root: Path, program: str, config: str, owner: str) -> dict[str, Any]:
     """Start the node unless it runs."""
     require_ours(root, owner)
     if running(root) is None:
-        with (root / "keelmqd.log").open("ab") as log:
+        # Its content is for whoever runs the node; an earlier version has made it for everybody.
+        with open(root / "keelmqd.log", "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as log:
+            os.fchmod(log.fileno(), 0o600)
             subprocess.Popen(  # noqa: S603
                 [program, "--config", config],
                 stdin=subprocess.DEVNULL,

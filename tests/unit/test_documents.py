@@ -127,7 +127,7 @@ def test_a_walk_names_files_and_functions_that_exist(heading: str) -> None:
     ("text", "unknown"),
     [
         ("`raft/node.py` and `lost.py`", ["lost.py"]),
-        ("`raft/gone.py` (`stop`)", ["raft/gone.py"]),
+        ("`raft/" + "gone.py` (`stop`)", ["raft/" + "gone.py"]),
         ("(`halt` in `raft/node.py`)", ["halt in raft/node.py", "halt"]),
         (
             "Apply (`store/transactions/transactions.py`, `unprepare`)",

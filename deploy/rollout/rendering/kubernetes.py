@@ -324,9 +324,9 @@ def _network_policy(names: Names, nodes: Sequence[Parts]) -> dict[str, Any]:
         {"to": [own], "ports": [http, peer]},
         {"ports": [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]},
     ]
-    webhooks = sorted({port for parts in nodes for port in _webhook_ports(parts)})
-    if webhooks:
-        egress.append({"ports": [{"protocol": "TCP", "port": port} for port in webhooks]})
+    called = sorted({port for parts in nodes for port in (*_webhook_ports(parts), *_issuer_ports(parts))})
+    if called:
+        egress.append({"ports": [{"protocol": "TCP", "port": port} for port in called]})
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -347,6 +347,12 @@ def _webhook_ports(parts: Parts) -> list[int]:
     return [each.port or (443 if each.scheme == "https" else 80) for each in urls] + (
         [80, 443] if isinstance(allowed, list) and "*" in allowed else []
     )
+
+
+def _issuer_ports(parts: Parts) -> list[int]:
+    """Return the port at which the node fetches the keys of people's tokens, if it does."""
+    keys = urlsplit(str(parts.options.get("oidc_keys", "")))
+    return [keys.port or (443 if keys.scheme == "https" else 80)] if keys.scheme in ("http", "https") else []
 
 
 def _kustomization(names: Names, pods: Sequence[str], secrets: Sequence[str]) -> dict[str, Any]:

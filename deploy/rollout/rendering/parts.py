@@ -14,6 +14,7 @@ from deploy.rollout.rendering.files import SECRET_MODE, File, RenderError
 
 FILE_OPTIONS: Final = (
     *("admin_token_file", "peer_secret_file", "webhook_secret_file", "quota_file"),
+    *("join_token_file", "oidc_keys"),
     *("tls_ca", "tls_cert", "tls_key", "http_tls_cert", "http_tls_key", "http_tls_client_ca", "http_ca"),
 )
 """Options that name a file. Where the inventory gives one, the file is one of this machine."""
@@ -108,7 +109,7 @@ def _parts(inventory: Inventory, node: Node, data_dir: str, etc: str) -> Parts:
     if inventory.cluster.tls:
         sources |= {name: path for name, path, _ in Certificates(inventory).files(node)}
     for name in FILE_OPTIONS:
-        if name in given:
+        if name in given and "://" not in str(given[name]):  # the keys of an issuer may be at a URL
             sources[name] = inventory.path.parent / str(given[name])
             options[name] = f"{etc}/{name}"
     if "join" in options:  # a node that is added to a running cluster: keelmqd takes no peers beside it

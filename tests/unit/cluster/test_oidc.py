@@ -207,6 +207,38 @@ async def test_a_look_says_nothing_of_keys_that_are_asked_for_meanwhile(tmp_path
     assert not fatal
 
 
+UNUSABLE: Final = [{"kty": "oct", "kid": "shared", "k": "c2VjcmV0"}]
+
+
+@pytest.mark.parametrize("members", [[], UNUSABLE], ids=["none", "none that can be used"])
+async def test_an_issuer_that_withdraws_all_keys_is_believed(
+    closed: Node, issuer: TokenIssuer, members: list[dict[str, str]]
+) -> None:
+    """They were trusted for another day, as when the issuer does not answer."""
+    known = issuer.token(now_s=NOW_S)
+    issuer.members = members
+    await closed.wait(lambda: answers(closed, known, 401))
+    assert "judges no token" in alarms_of(closed)["oidc_keys_not_renewed"][1]
+    issuer.members = None
+    await closed.wait(lambda: answers(closed, known, 200))
+    assert "oidc_keys_not_renewed" not in alarms_of(closed)
+
+
+async def test_keys_that_did_not_change_leave_what_was_decided_by_them(tmp_path: Path, issuer: TokenIssuer) -> None:
+    fatal: list[str] = []
+    async with running_node(closed_config(tmp_path, issuer, oidc_refresh_ms=300_000), fatal) as node:
+        await node.wait(lambda: answers(node, issuer.token(now_s=NOW_S), 200))
+        judge = node.core.access.issuer
+        assert judge is not None
+        before = judge.version
+        await node.broker._guards.issuer.look()
+        assert (issuer.asked, judge.version) == (2, before)
+        issuer.keys.append(SigningKey("new"))
+        await node.broker._guards.issuer.look()
+        assert judge.version == before + 1
+    assert not fatal
+
+
 @pytest.mark.parametrize("mood", ["hangs", "drips", "huge", "redirects", "garbage", "fails"])
 async def test_an_issuer_that_fails_leaves_the_former_keys(
     closed: Node, issuer: TokenIssuer, mood: Mood, monkeypatch: pytest.MonkeyPatch
@@ -273,8 +305,22 @@ async def test_keys_of_a_file_are_read_again_when_they_change(tmp_path: Path, is
         assert await answers(node, issuer.token(now_s=NOW_S), 503)
         await guard.look()
         assert await answers(node, issuer.token(now_s=NOW_S), 401), "the file has no such key"
+        file.write_text('{"keys": []}')
+        await guard.look()
+        assert await answers(node, known, 503), "its key may have come back"
+        await guard.look()
+        assert await answers(node, known, 401)
         file.write_text("{}")
         await guard.look()
+        assert await answers(node, known, 401), "what was withdrawn stays so"
+        issuer.keys, new = list(KEYS.values()), issuer.keys
+        file.write_bytes(issuer.key_set())
+        await guard.look()
+        assert await answers(node, known, 200)
+        issuer.keys = new
+        file.write_text("{}")
+        await guard.look()
+        assert await answers(node, issuer.token(now_s=NOW_S), 503), "a file that cannot be read says nothing of keys"
         assert "not a JSON Web Key Set" in alarms_of(node)["oidc_keys_not_renewed"][1]
         assert await answers(node, known, 200)
         file.write_bytes(issuer.key_set())
@@ -369,3 +415,35 @@ def test_options_that_would_open_a_door_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=words):
         closed_config(tmp_path, issuer, **changes)
+
+
+# --- claims that say less than they seem to ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verified", [None, False, "true", 1])
+async def test_an_address_that_the_issuer_has_not_verified_names_nobody(
+    tmp_path: Path, issuer: TokenIssuer, verified: Any
+) -> None:
+    fatal: list[str] = []
+    async with running_node(closed_config(tmp_path, issuer, oidc_principal_claim="email"), fatal) as node:
+        good = issuer.token(now_s=NOW_S, email="alice@x.org", email_verified=True)
+        await node.wait(lambda: answers(node, good, 200))
+        status, problem = await who(node, issuer.token(now_s=NOW_S, email="alice@x.org", email_verified=verified))
+        assert status == 401
+        assert "email_verified" in problem["detail"]
+    assert not fatal
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [{"_claim_names": {"groups": "src1"}}, {"hasgroups": True}, {"_claim_names": "groups"}, {"groups": 7}],
+    ids=["elsewhere", "has groups", "no object", "no list"],
+)
+async def test_a_person_whose_groups_are_not_told_is_refused(
+    closed: Node, issuer: TokenIssuer, claims: dict[str, Any]
+) -> None:
+    """Rules that deny something to a group would not hold."""
+    status, problem = await who(closed, issuer.token(now_s=NOW_S, **claims))
+    assert status == 401
+    assert "groups" in problem["detail"]
+    assert await answers(closed, issuer.token(now_s=NOW_S, _claim_names={"address": "src1"}), 200)
