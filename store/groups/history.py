@@ -57,35 +57,34 @@ def encoded_commits(at: At, member_id: str, client_id: str, *, popped: bool = Fa
 class GroupHistory:
     def __init__(self, index: Index) -> None:
         self._index = index
-        self._passes: dict[Queue, int] = {}
-        """Number of the last pass of each queue that was looked up."""
+        self._passes: dict[tuple[int, int], dict[int, int]] = {}
+        """By group and topic: number of the last pass of each queue that was looked up. A deleted topic costs each of
+        its groups the queues of that topic, not those of all groups.
+        """
 
     # Changes, during apply.
 
     def committed(self, queue: Queue, offset: int, encoded: bytes) -> None:
         """Note a commit that moved the offset forward; `encoded` comes from encoded_commits."""
-        number = self._passes.get(queue)
-        if number is None:
-            number = self._pass(queue)
-        self._index.put(keys.group_commit(*queue, number, offset), encoded)
+        self._index.put(keys.group_commit(*queue, self._pass(queue), offset), encoded)
 
     def reset(self, queue: Queue, offset: int, before: int | None, at: At) -> None:
         """Note a reset, which begins another pass. `before` is None if the group had no offset."""
         commit = Commit(at.clock_ms, at.raft_index, "", "", before is None, before or 0)
-        self._passes[queue] = number = self._pass(queue) + 1
+        number = self._pass(queue) + 1
+        self._passes[queue[:2]][queue[2]] = number
         self._index.put(keys.group_commit(*queue, number, offset), _encode(commit))
 
     def forget_group(self, group_id: int) -> None:
         prefix = keys.group_history(group_id)
         self._index.delete_range(prefix, keys.after(prefix))
-        for queue in [queue for queue in self._passes if queue[0] == group_id]:
-            del self._passes[queue]
+        for place in [place for place in self._passes if place[0] == group_id]:
+            del self._passes[place]
 
     def forget_topic(self, group_id: int, topic_id: int) -> None:
         prefix = keys.group_commits(group_id, topic_id)
         self._index.delete_range(prefix, keys.after(prefix))
-        for queue in [queue for queue in self._passes if queue[:2] == (group_id, topic_id)]:
-            del self._passes[queue]
+        self._passes.pop((group_id, topic_id), None)
 
     # Queries.
 
@@ -112,9 +111,13 @@ class GroupHistory:
         return found
 
     def _pass(self, queue: Queue) -> int:
-        number = self._passes.get(queue)
+        group_id, topic_id, place = queue
+        passes = self._passes.get((group_id, topic_id))
+        if passes is None:
+            passes = self._passes[group_id, topic_id] = {}
+        number = passes.get(place)
         if number is None:
             begin = keys.group_pass(*queue, 0)
             found = self._index.last(begin, keys.after(begin[:-4]))
-            self._passes[queue] = number = keys.group_pass_number(found[0]) if found is not None else 0
+            passes[place] = number = keys.group_pass_number(found[0]) if found is not None else 0
         return number

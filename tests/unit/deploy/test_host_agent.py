@@ -131,3 +131,19 @@ def test_what_is_set_aside_replaces_what_was_before_and_a_link_is_left_alone(roo
     with pytest.raises(AgentError, match="empty it by hand"):
         set_aside(root, OWNER)
     assert (tmp_path / "disk" / "log").exists()
+
+
+def test_the_output_of_a_node_is_for_its_user_alone(root: Path) -> None:
+    log = root / "keelmqd.log"
+    log.write_text("before\n")
+    log.chmod(0o644)
+    said = "import sys; print('started', file=sys.stderr)"
+    program = root / "program"
+    program.write_text(f"#!{sys.executable}\n{said}\n")
+    program.chmod(0o700)
+    for expected in ("before\nstarted\n", "started\n"):
+        assert answer_of(call("start", root=str(root), program=str(program), config="c", owner=OWNER)) == {}
+        while log.read_text() != expected:
+            os.sched_yield()
+        assert log.stat().st_mode & 0o777 == 0o600
+        log.unlink()

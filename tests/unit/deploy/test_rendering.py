@@ -23,6 +23,7 @@ from deploy.rollout.rendering.image import DATA
 from deploy.rollout.rendering.kubernetes import ETC as KUBERNETES_ETC
 from deploy.rollout.rendering.kubernetes import kubernetes
 from deploy.rollout.rendering.parts import in_containers, parts_of
+from tests.oidc_issuer import SigningKey
 from tests.patience import PATIENCE_S
 from tests.requirements import ANSIBLE
 
@@ -225,6 +226,20 @@ def test_files_that_options_name_are_read_here_and_delivered(tmp_path: Path) -> 
     config = tomllib.loads(files["config/shop-0.toml"].content.decode())
     assert config["admin_token_file"] == "/run/keelmq/admin_token_file"
     assert files["secrets/all.admin_token_file"].content == SECRET.encode()
+
+
+def test_keys_of_an_issuer_are_fetched_or_delivered(tmp_path: Path) -> None:
+    people = 'auth = "enforce"\noidc_issuer = "https://login.example"\noidc_audiences = ["keelmq"]\noidc_keys = '
+    files = rendered(tmp_path, "kubernetes", pods_text(options=people + '"https://login.example:8443/keys"'))
+    config = tomllib.loads(files["config/shop-0.toml"].content.decode())
+    assert config["oidc_keys"] == "https://login.example:8443/keys"
+    assert {"ports": [{"protocol": "TCP", "port": 8443}]} in documents(files)["NetworkPolicy/shop"]["spec"]["egress"]
+    content = json.dumps({"keys": [SigningKey("first").public()]})
+    (tmp_path / "keys.json").write_text(content)
+    files = rendered(tmp_path, "kubernetes", pods_text(options=people + '"keys.json"'))
+    config = tomllib.loads(files["config/shop-0.toml"].content.decode())
+    assert config["oidc_keys"] == "/run/keelmq/oidc_keys"
+    assert files["secrets/all.oidc_keys"].content == content.encode()
 
 
 def test_a_node_that_joins_names_no_peers(tmp_path: Path) -> None:
