@@ -10,8 +10,6 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
-from pysyncobj.transport import Transport as LibraryTransport
-
 from raft.config import RaftConfig
 from raft.copies.new_disk import NewDisk
 from raft.copies.own_copy import OwnCopy
@@ -31,7 +29,7 @@ from raft.health.disk_health import DiskHealth
 from raft.health.presence import Presence
 from raft.health.vital_signs import VitalSigns
 from raft.journal import Journal
-from raft.library import LEADER, ROLE_NAMES, Guard, PinnedSyncObj, library_configuration, now
+from raft.library import LEADER, ROLE_NAMES, Guard, PeerTransport, PinnedSyncObj, library_configuration, now
 from raft.membership import Membership
 from raft.messages import (
     MAX_FRAME_BYTES,
@@ -76,7 +74,7 @@ class SafeRaft:
         self,
         config: RaftConfig,
         journal: Journal,
-        transport: LibraryTransport,
+        transport: PeerTransport,
         apply: Apply,
         applied_index: int,
         membership: Membership,
@@ -359,7 +357,7 @@ class SafeRaft:
 
 
 def _make_library(
-    config: RaftConfig, journal: Journal, transport: LibraryTransport, membership: Membership, guard: Guard
+    config: RaftConfig, journal: Journal, transport: PeerTransport, membership: Membership, guard: Guard
 ) -> PinnedSyncObj:
     settings = library_configuration(
         election_timeout_ms=config.election_timeout_ms,

@@ -7,11 +7,12 @@ the parts that `raft/handlers.py` composes.
 """
 
 import time
-from collections.abc import Callable, Collection
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final, Protocol
 
 from pysyncobj import SyncObj, SyncObjConf
 from pysyncobj import syncobj as library
+from pysyncobj.journal import Journal as LibraryJournal
 from pysyncobj.node import Node as LibraryNode
 from pysyncobj.transport import Transport as LibraryTransport
 
@@ -22,6 +23,9 @@ from store.properties import reads
 
 VERSION = "0.3.17"
 
+MODULE_NAMES: Final = frozenset(vars(library))
+"""Names that the library's module had before any of them was replaced."""
+
 library.PIPE_NOTIFIER_ENABLED = False
 """It would wake `poll`, which nobody calls here, by a pipe that is never closed: two files of the process per node."""
 
@@ -31,48 +35,62 @@ library.monotonicTime = time.monotonic
 FOLLOWER, CANDIDATE, LEADER = 0, 1, 2
 ROLE_NAMES = {FOLLOWER: "follower", CANDIDATE: "candidate", LEADER: "leader"}
 
-PRIVATE_NAMES = (
-    # state read or written
-    "_SyncObj__raftState",
-    "_SyncObj__raftCurrentTerm",
-    "_SyncObj__votedForNodeId",
-    "_SyncObj__raftLeader",
-    "_SyncObj__raftElectionDeadline",
-    "_SyncObj__raftCommitIndex",
-    "_SyncObj__raftLastApplied",
-    "_SyncObj__raftMatchIndex",
-    "_SyncObj__lastResponseTime",
-    "_SyncObj__newAppendEntriesTime",
-    "_SyncObj__connectedNodes",
-    "_SyncObj__otherNodes",
-    "_SyncObj__transferInProgress",
-    # methods called
-    "_SyncObj__generateRaftTimeout",
-    # methods overridden
-    "_onTick",
-    "_checkCommandsToApply",
-    "_SyncObj__onBecomeLeader",
-    "_SyncObj__connectedToAnyone",
-    "_SyncObj__setCurrentTerm",
-    "_SyncObj__onMessageReceived",
-    "_SyncObj__sendAppendEntries",
-    "_SyncObj__applyLogEntries",
-    "_SyncObj__setState",
-    "_SyncObj__tryLogCompaction",
-    "_SyncObj__loadDumpFile",
-    "_SyncObj__onNodeConnected",
-    "_SyncObj__onNodeDisconnected",
-)
-TRANSPORT_NAMES = (
-    # called on the transport that a node is given
-    "setOnMessageReceivedCallback",
-    "setOnNodeConnectedCallback",
-    "setOnNodeDisconnectedCallback",
-    # called by transports
-    "_onMessageReceived",
-    "_onNodeConnected",
-    "_onNodeDisconnected",
-)
+PRIVATE_NAMES: Final[Mapping[object, Collection[str]]] = {
+    library: (
+        # replaced
+        "PIPE_NOTIFIER_ENABLED",
+        "monotonicTime",
+        "createJournal",
+    ),
+    SyncObj: (
+        # state read or written
+        "_SyncObj__raftState",
+        "_SyncObj__raftCurrentTerm",
+        "_SyncObj__votedForNodeId",
+        "_SyncObj__raftLeader",
+        "_SyncObj__raftElectionDeadline",
+        "_SyncObj__raftCommitIndex",
+        "_SyncObj__raftLastApplied",
+        "_SyncObj__raftMatchIndex",
+        "_SyncObj__lastResponseTime",
+        "_SyncObj__newAppendEntriesTime",
+        "_SyncObj__connectedNodes",
+        "_SyncObj__otherNodes",
+        "_SyncObj__transferInProgress",
+        # methods called
+        "_SyncObj__generateRaftTimeout",
+        # methods overridden
+        "_onTick",
+        "_checkCommandsToApply",
+        "_SyncObj__onBecomeLeader",
+        "_SyncObj__connectedToAnyone",
+        "_SyncObj__setCurrentTerm",
+        "_SyncObj__onMessageReceived",
+        "_SyncObj__sendAppendEntries",
+        "_SyncObj__applyLogEntries",
+        "_SyncObj__setState",
+        "_SyncObj__tryLogCompaction",
+        "_SyncObj__loadDumpFile",
+        "_SyncObj__onNodeConnected",
+        "_SyncObj__onNodeDisconnected",
+    ),
+    LibraryTransport: (
+        # called on the transport that a node is given
+        "setOnMessageReceivedCallback",
+        "setOnNodeConnectedCallback",
+        "setOnNodeDisconnectedCallback",
+        # called by transports
+        "_onMessageReceived",
+        "_onNodeConnected",
+        "_onNodeDisconnected",
+    ),
+    # overridden in raft/journal.py
+    LibraryJournal: (
+        *("add", "clear", "deleteEntriesFrom", "deleteEntriesTo", "_destroy"),
+        *("setRaftCommitIndex", "getRaftCommitIndex", "setCurrentTerm", "getCurrentTerm", "getVotedForNodeId"),
+    ),
+}
+"""Names of the library that are no part of its documented interface, by what has them: its module or a class of it."""
 
 Guard = Callable[[Callable[..., None]], Callable[..., None]]
 """Wraps a function that takes what the transport brings; the owner of a node stops the node when that raises."""
@@ -93,11 +111,17 @@ def check_library() -> None:
         raise SafetyViolation(
             f"PySyncObj {VERSION} is required, {library.VERSION} is installed: install the required version"
         )
-    source_names = set(vars(SyncObj)) | set(SyncObj.__init__.__code__.co_names)
-    missing = [name for name in PRIVATE_NAMES if name not in source_names]
-    missing += [name for name in TRANSPORT_NAMES if name not in vars(LibraryTransport)]
+    missing = [name for owner, names in PRIVATE_NAMES.items() for name in names if name not in _names_of(owner)]
     if missing:
         raise SafetyViolation(f"PySyncObj lacks {', '.join(missing)}: its source was changed")
+
+
+def _names_of(owner: object) -> Collection[str]:
+    """Return the names that the library's module, or a class of it with the fields that its constructor sets, has."""
+    if owner is library:
+        return MODULE_NAMES
+    constructor = vars(owner).get("__init__")
+    return set(vars(owner)) | set(constructor.__code__.co_names if constructor else ())
 
 
 class Handlers(Protocol):
@@ -121,6 +145,21 @@ class Handlers(Protocol):
     def apply_committed(self) -> None: ...
     def ask_for_vote(self, peer: int, term: int, last_index: int, last_term: int) -> None: ...
     def ask_to_stand(self, peer: int, term: int) -> None: ...
+
+
+PeerNode = LibraryNode
+
+
+class PeerTransport(LibraryTransport):  # type: ignore[misc]  # the library is untyped
+    """The base of a node's transports, with the library's callbacks under names of this package.
+
+    `hand_over(node, message)` is for a message of a peer, `tell_connected(node)` and `tell_disconnected(node)` are for
+    its connections.
+    """
+
+    hand_over = LibraryTransport._onMessageReceived
+    tell_connected = LibraryTransport._onNodeConnected
+    tell_disconnected = LibraryTransport._onNodeDisconnected
 
 
 class _PeerLink(LibraryTransport):  # type: ignore[misc]  # the library is untyped

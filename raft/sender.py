@@ -2,16 +2,15 @@
 
 from typing import Any
 
-from pysyncobj.transport import Transport as LibraryTransport
-
 from raft.gate import DurabilityGate
+from raft.library import PeerTransport
 from raft.state import RaftState
 
 
 class Sender:
     """Owns the durability gate. Loop-only."""
 
-    def __init__(self, state: RaftState, transport: LibraryTransport) -> None:
+    def __init__(self, state: RaftState, transport: PeerTransport) -> None:
         self._state = state
         self._transport_send = transport.send
         self.gate = DurabilityGate(transport.send)

@@ -13,12 +13,11 @@ from collections.abc import AsyncIterator, Callable
 from typing import get_args
 
 import msgspec
-from pysyncobj.node import Node as LibraryNode
-from pysyncobj.transport import Transport as LibraryTransport
 
 from raft.config import PeerAddress, RaftConfig
 from raft.errors import ProtocolError
 from raft.feature_levels import own_build, refusal_of_build
+from raft.library import PeerNode, PeerTransport
 from raft.membership import Membership
 from raft.messages import (
     MAX_FRAME_BYTES,
@@ -66,7 +65,7 @@ REFUSED_MAX = 64
 """Maximum number of nodes whose last refusal is remembered."""
 
 
-class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the library is untyped
+class TcpTransport(LanedSender, PeerTransport):
     """Hands messages of handshaken peers to the callback PySyncObj has set, on the loop.
 
     `set_membership` must be called before any other method.
@@ -82,7 +81,7 @@ class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the 
         """Returns the name of the cluster that this node belongs to."""
         self.removed_by: int | None = None
         """The node that last said that this one was removed from the cluster; None once this node is a member again."""
-        self._peers: dict[int, LibraryNode] = {}
+        self._peers: dict[int, PeerNode] = {}
         self.outgoing: dict[int, Outgoing] = {}
         self._encode_data = SharedEncoding()
         self._builds: dict[int, Build] = {}  # per peer, its build when it was last connected
@@ -155,8 +154,8 @@ class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the 
                 self._dialled[peer] = address
                 self._dialers[peer] = asyncio.create_task(self._keep_dialling(peer, address))
 
-    def _node(self, peer: int) -> LibraryNode:
-        return self._peers.setdefault(peer, LibraryNode(peer))
+    def _node(self, peer: int) -> PeerNode:
+        return self._peers.setdefault(peer, PeerNode(peer))
 
     def is_connected(self, peer: int) -> bool:
         return peer in self.outgoing
@@ -218,20 +217,20 @@ class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the 
                 data,
                 self._config.election_timeout_ms,
                 welcome.build.level_max,
-                lambda sign: self._onMessageReceived(node, sign),
+                lambda sign: self.hand_over(node, sign),
                 self._encode_data,
             )
             self.outgoing[peer], self._builds[peer] = outgoing, welcome.build
             node.incarnation = welcome.incarnation
             try:
                 log.info("connected to node %d", peer)
-                self._onNodeConnected(node)
+                self.tell_connected(node)
                 await asyncio.wait((control.closed, data.closed), return_when=asyncio.FIRST_COMPLETED)
             finally:
                 outgoing.close()
                 if self.outgoing.get(peer) is outgoing:
                     del self.outgoing[peer]
-                    self._onNodeDisconnected(node)
+                    self.tell_disconnected(node)
 
     @contextlib.asynccontextmanager
     async def _opened(self, peer: int, address: PeerAddress, lane: int) -> AsyncIterator[tuple[FrameProtocol, Welcome]]:
@@ -429,11 +428,11 @@ class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the 
                 senders.pop(earlier).abort()
         senders[lane] = connection
 
-    def _deliver(self, peer: LibraryNode, incarnation: str, message: Message | Append) -> None:
+    def _deliver(self, peer: PeerNode, incarnation: str, message: Message | Append) -> None:
         if isinstance(message, _OUT_OF_PLACE):
             if isinstance(message, Arrived):
                 raise ProtocolError("the peer reports arrived bytes on a connection by which none were sent")
             raise ProtocolError("the peer sent a message of the handshake after the handshake")
         if getattr(peer, "incarnation", incarnation) != incarnation:
             return  # from a lost disk, or one without a Welcome yet
-        self._onMessageReceived(peer, message)
+        self.hand_over(peer, message)

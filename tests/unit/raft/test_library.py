@@ -1,11 +1,20 @@
 """Our overrides rest on one exact version of PySyncObj, which is pinned."""
 
+import re
+from pathlib import Path
+
 import pytest
 from pysyncobj import SyncObj
 from pysyncobj import syncobj as library
+from pysyncobj.journal import Journal
+from pysyncobj.transport import Transport
 
+import raft.library as ours
 from raft.errors import SafetyViolation
+from raft.journal import Journal as OurJournal
 from raft.library import PRIVATE_NAMES, VERSION, check_library, library_configuration
+
+SOURCES = sorted(Path(ours.__file__).parent.rglob("*.py"))
 
 
 def test_installed_library_is_the_pinned_one() -> None:
@@ -18,23 +27,52 @@ def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         check_library()
 
 
-def test_a_renamed_private_member_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(SyncObj, "_SyncObj__applyLogEntries")
-    with pytest.raises(SafetyViolation, match="_SyncObj__applyLogEntries"):
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (SyncObj, "_SyncObj__applyLogEntries"),
+        (SyncObj, "_onTick"),
+        (Transport, "_onNodeConnected"),
+        (Transport, "setOnMessageReceivedCallback"),
+        (Journal, "_destroy"),
+        (Journal, "setCurrentTerm"),
+    ],
+)
+def test_a_renamed_private_member_is_noticed(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
+    monkeypatch.delattr(owner, name)
+    with pytest.raises(SafetyViolation, match=name):
+        check_library()
+
+
+@pytest.mark.parametrize("name", ["createJournal", "monotonicTime", "PIPE_NOTIFIER_ENABLED"])
+def test_a_renamed_name_of_the_module_is_noticed(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Some are replaced when ours is imported, so the module would have them in any case."""
+    monkeypatch.setattr(ours, "MODULE_NAMES", ours.MODULE_NAMES - {name})
+    with pytest.raises(SafetyViolation, match=name):
         check_library()
 
 
 def test_private_names_are_used_in_one_module_only() -> None:
-    from pathlib import Path
-
-    import raft
-
-    users = {
-        path.name
-        for path in Path(raft.__path__[0]).rglob("*.py")
-        if any(name in path.read_text() for name in PRIVATE_NAMES)
-    }
+    names = {*PRIVATE_NAMES[SyncObj], *PRIVATE_NAMES[Transport]}
+    users = {path.name for path in SOURCES if any(name in path.read_text() for name in names)}
     assert users == {"library.py"}
+    assert {
+        path.name for path in SOURCES if "import pysyncobj" in path.read_text() or "from pysyncobj" in path.read_text()
+    } == {
+        "library.py",
+        "journal.py",
+    }
+
+
+def test_every_private_name_that_is_used_is_in_the_list() -> None:
+    text = Path(ours.__file__).read_text()
+    body = text.replace(text[text.index("PRIVATE_NAMES") : text.index("}\n")], "")
+    used = set(re.findall(r"\b(_SyncObj__\w+|_on[A-Z]\w+|setOn\w+Callback|_checkCommandsToApply)\b", body))
+    assert used == {*PRIVATE_NAMES[SyncObj], *PRIVATE_NAMES[Transport]}
+    replaced = set(re.findall(r"\blibrary\.(\w+) = ", body))
+    assert replaced == set(PRIVATE_NAMES[library])
+    overridden = {name for name in vars(OurJournal) if name in vars(Journal) and not name.startswith("__")}
+    assert overridden == set(PRIVATE_NAMES[Journal])
 
 
 def test_unsafe_paths_are_configured_away() -> None:
