@@ -10,6 +10,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta
 
+from cluster.budgets.pace import Pace
 from cluster.budgets.turns import ALL_GROUPS, REBALANCED_AT_ONCE
 from cluster.core.core import Core
 from cluster.groups.commit_rules import check_commit
@@ -360,7 +361,7 @@ class GroupCoordinator:
         self._core.access.require(request, "describe", permissions.topic(check_topic(body.topic)))
         if self._core.state.group_head(group) is None:
             raise no_group(group)
-        applied = await self._core.propose(ResetOffsets(group, self._reset_targets(body)))
+        applied = await self._core.propose(ResetOffsets(group, await self._reset_targets(body)))
         reset: OffsetsReset = applied.result
         return json_response(ResetView(offsets=committed_offsets(reset.offsets), generation=reset.generation))
 
@@ -385,7 +386,7 @@ class GroupCoordinator:
         )
         return web.Response(status=204)
 
-    def _reset_targets(self, body: ResetRequest) -> tuple[QueueOffset, ...]:
+    async def _reset_targets(self, body: ResetRequest) -> tuple[QueueOffset, ...]:
         """Return the offsets to set in the queues of the topic, at most QUEUES_MAX of them.
 
         Raises Problem invalid_request, and Refused when the topic or the queue does not exist.
@@ -397,7 +398,7 @@ class GroupCoordinator:
         if body.queue is not None:
             state.max_offset(topic, body.queue)  # raises Refused unless the queue exists
             ranges = [ranges[body.queue]]
-        targets = []
+        targets, pace = [], Pace()
         for queue_range in ranges:
             if body.offset is not None:
                 offset = body.offset
@@ -406,6 +407,7 @@ class GroupCoordinator:
             else:
                 offset = queue_range.min_offset if body.to == "earliest" else queue_range.max_offset
             targets.append(QueueOffset(topic, queue_range.queue, offset))
+            await pace.step()
         return tuple(targets)
 
 

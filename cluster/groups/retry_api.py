@@ -235,7 +235,7 @@ class RetryApi:
         core.require_leader()
         group = check_group(request.match_info["group"])
         query = parse_query(DeadLettersQuery, request.query)
-        if core.state.group(group) is None:
+        if core.state.group_head(group) is None:
             raise Refused(GROUP_NOT_FOUND, f"group {group} does not exist")
         topic = DLQ_PREFIX + group
         max_offset = core.state.max_offset(topic, 0) if core.state.topic(topic) is not None else 0

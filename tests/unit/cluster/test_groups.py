@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cluster.budgets import pace
 from cluster.budgets.turns import REBALANCED_AT_ONCE
 from cluster.groups import session_expiry
 from cluster.groups.sessions import BROKEN_SESSION_S
@@ -30,6 +31,26 @@ async def test_a_reset_sets_at_most_as_many_offsets_as_a_topic_has_queues(node: 
     assert (await node.call("PUT", "/v1/groups/g/offsets", {"offsets": offsets})).status == 200
     answer = await node.call("POST", "/v1/groups/g/reset", {"topic": "wide", "to": "earliest"})
     assert (answer.status, len(answer.body["offsets"])) == (200, QUEUES_MAX)
+
+
+async def test_the_loop_goes_on_while_a_reset_looks_for_a_time_in_many_queues(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await node.call("PUT", "/v1/topics/wide", {"queues": QUEUES_MAX})
+    offsets = [{"topic": "wide", "queue": 0, "offset": 0}]
+    assert (await node.call("PUT", "/v1/groups/g/offsets", {"offsets": offsets})).status == 200
+    rests, rest = 0, pace.Pace.rest
+
+    async def counting(each: pace.Pace) -> None:
+        nonlocal rests
+        rests += 1
+        await rest(each)
+
+    monkeypatch.setattr(pace, "SLICE_S", 0)
+    monkeypatch.setattr(pace.Pace, "rest", counting)
+    answer = await node.call("POST", "/v1/groups/g/reset", {"topic": "wide", "timestamp_ms": 0})
+    assert (answer.status, len(answer.body["offsets"])) == (200, QUEUES_MAX)
+    assert rests >= QUEUES_MAX
 
 
 async def join(node: Node, member_id: str) -> dict[str, Any]:
