@@ -259,6 +259,7 @@ TESTED_ELSEWHERE = {
     "unauthenticated": "test_permissions.py",
     "forbidden": "test_permissions.py",
     "signing_key_awaited": "test_oidc.py",
+    "peer_secret_not_text": "test_join_tokens.py",
     "certificate_taken": "test_permissions.py",
     "too_many_tokens": "test_permissions.py",
     "too_many_users": "test_capacity.py",
