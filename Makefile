@@ -107,8 +107,7 @@ lint: $(TOOLS) $(SPARK) ## what `check` says of the code without running it
 
 test: $(TOOLS) $(SPARK) ## the whole test suite, with real broker processes
 	@tests/prepare.sh
-	@# Real processes wait for each other and for disks: two workers keep two cores busy for three fifths of the time.
-	@$(BIN)/python -m pytest -n 3 --dist loadfile $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
 
 demo: $(BROKER) ## the shop: two services, three nodes, kill -9 in every bad moment, nothing lost (a minute)
 	@$(BIN)/python -m examples.shop.demo $(DEMO_ARGS)
