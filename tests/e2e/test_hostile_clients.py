@@ -138,8 +138,8 @@ def test_health_is_told_also_to_the_address_that_attacks(node: NodeProcess) -> N
 
 @pytest.mark.parametrize("name", ["idle-connections", "unfinished-heads"])
 def test_health_is_told_beside_a_flood_of_connections_of_the_same_address(tmp_path: Path, name: str) -> None:
-    """The attacker opens more connections a second than are answered. A probe that is slow to send its request on a busy
-    machine may lose its connection; without a share for probes, 13 of 15 lost it.
+    """The attacker opens more connections a second than are answered. A probe that is slow to send its request may lose
+    its connection, on a busy machine; without a share for probes, 13 of 15 lost it.
     """
 
     def is_answered(node: NodeProcess) -> bool:

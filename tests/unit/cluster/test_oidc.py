@@ -214,7 +214,7 @@ UNUSABLE: Final = [{"kty": "oct", "kid": "shared", "k": "c2VjcmV0"}]
 async def test_an_issuer_that_withdraws_all_keys_is_believed(
     closed: Node, issuer: TokenIssuer, members: list[dict[str, str]]
 ) -> None:
-    """They were trusted for another day, as when the issuer does not answer."""
+    """Trust in them would last for another day, as when the issuer does not answer."""
     known = issuer.token(now_s=NOW_S)
     issuer.members = members
     await closed.wait(lambda: answers(closed, known, 401))
