@@ -1,5 +1,7 @@
 """Consumer groups assign queues, fence members, and keep offsets."""
 
+from typing import NoReturn
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -317,3 +319,24 @@ def test_new_queues_of_a_topic_are_read_from_their_beginning(replica: Replica) -
     replica.do(PutTopic("orders", 4), produce(header("orders", 3, "new", 5)))
     assert committed(replica) == {("orders", 0): 3, ("orders", 2): 0, ("orders", 3): 0}
     assert replica.machine.offsets("h", "orders") == []
+
+
+class NeverWalked(dict[tuple[int, int], dict[int, int]]):
+    """The remembered passes of all groups, through which no deletion of a topic may look."""
+
+    def __iter__(self) -> NoReturn:
+        raise AssertionError("the passes of all groups are walked through")
+
+
+def test_a_deleted_topic_costs_nothing_of_what_is_remembered_of_others(replica: Replica) -> None:
+    replica.do(PutTopic("others", 2), produce(header("others")))
+    for topic in ("orders", "others"):
+        for group in ("g1", "g2"):
+            replica.one(CommitOffsets(group, None, None, (QueueOffset(topic, 0, 1),)))
+    history = replica.machine._groups._history
+    history._passes = NeverWalked(history._passes)
+    assert len(history._passes) == 4
+    replica.one(DeleteTopic("orders"))
+    left = history._passes.keys()
+    assert len(left) == 2
+    assert len({topic_id for _, topic_id in left}) == 1
