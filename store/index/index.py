@@ -110,6 +110,11 @@ class Index:
             raise IndexDamaged(f"{path} has format {found!r}, this version reads {FORMAT!r}")
         return index
 
+    @property
+    def staged_rows(self) -> int:
+        """Number of keys whose writes are staged."""
+        return len(self._staged)
+
     def get(self, key: bytes) -> bytes | None:
         if key in self._staged:
             return self._staged[key]

@@ -91,6 +91,12 @@ class Replica:
         return dump(self.index, effects_only=effects_only)
 
 
+def apply_all(machine: StateMachine, entries: Sequence[Entry]) -> None:
+    """Apply the entries in as few index writes as the state machine makes of them."""
+    while entries:
+        entries = entries[len(machine.apply(entries)) :]
+
+
 def dump(index: Index, *, effects_only: bool = False) -> dict[bytes, bytes]:
     """Return the whole index; with `effects_only` without the record that every apply writes."""
     return {key: value for key, value in index.scan(b"", b"\xff") if not (effects_only and key[:1] == b"m")}

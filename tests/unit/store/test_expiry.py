@@ -19,7 +19,7 @@ from store.messages.block_location import BlockLocation
 from store.messages.log_references import Holder
 from store.messages.message_index import key_hash
 from tests.unit.store.references import assert_references_hold, floor
-from tests.unit.store.replica import Replica, dump, header, prepare, produce
+from tests.unit.store.replica import Replica, apply_all, dump, header, prepare, produce
 
 KEPT_MS = 10_000
 ALL = tuple((topic, queue) for topic in ("orders", "%RETRY%g", "%DLQ%g") for queue in range(2))
@@ -360,7 +360,7 @@ def test_whatever_happens_the_counts_are_those_of_what_is_there(
     entries = replica.log.entries[1:]
     while entries:
         count = random.randint(1, 60)
-        other.machine.apply(entries[:count])
+        apply_all(other.machine, entries[:count])
         entries = entries[count:]
         if random.random() < 0.2:
             other.reopen()

@@ -15,7 +15,7 @@ from store.commands.transactions import Decide
 from store.index.index import Index
 from store.state.machine import StateMachine
 from tests.patience import PATIENCE_S
-from tests.unit.store.replica import EntryLog, dump, header, prepare, produce
+from tests.unit.store.replica import EntryLog, apply_all, dump, header, prepare, produce
 
 ENTRIES = 400
 
@@ -63,7 +63,7 @@ def a_long_log() -> EntryLog:
 def replayed(directory: Path, last_index: int) -> tuple[dict[bytes, bytes], str]:
     index = Index.open(str(directory))
     machine = StateMachine(index)
-    machine.apply(a_long_log().entries[:last_index])
+    apply_all(machine, a_long_log().entries[:last_index])
     contents = dump(index)
     index.close()
     return contents, machine.state_hash
@@ -92,7 +92,7 @@ def test_a_killed_process_leaves_the_state_after_a_whole_apply(
         assert (dump(index), machine.state_hash) == replayed(tmp_path / "replayed", survived)
 
     log = a_long_log()
-    machine.apply(log.entries[survived:])
+    apply_all(machine, log.entries[survived:])
     contents = dump(index)
     index.close()
     assert (contents, machine.state_hash) == replayed(tmp_path / "whole", len(log.entries))

@@ -19,7 +19,7 @@ from store.messages.timers import decode_timer
 from store.messages.topics import topic_id_of
 from store.transactions.table import TransactionRecord
 from tests.unit.store.references import assert_references_hold
-from tests.unit.store.replica import Replica, dump, header, prepare, produce
+from tests.unit.store.replica import Replica, apply_all, dump, header, prepare, produce
 from tests.unit.store.test_expiry import KEPT_MS, random_commands
 
 RANGE_BYTES = 512
@@ -86,13 +86,13 @@ def test_replicas_that_upgrade_at_different_entries_hold_the_same(
     for number in range(3):
         other = Replica(directory / f"old{number}", log_range_bytes=RANGE_BYTES)
         end = random.randrange(1, len(entries))
-        other.machine.apply(entries[1:end])
+        apply_all(other.machine, entries[1:end])
         other.close()
         downgrade(other.directory)
         other._open()
         assert other.machine.history.now.rows_from == other.machine.applied_index
         assert_references_hold(other.index, RANGE_BYTES)
-        other.machine.apply(entries[end:])
+        apply_all(other.machine, entries[end:])
         assert_references_hold(other.index, RANGE_BYTES)
         assert not other.machine.history.now.differs(replica.machine.history.now)
         assert without_ranges(other.index) == without_ranges(replica.index)

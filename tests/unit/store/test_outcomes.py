@@ -31,7 +31,7 @@ from store.errors import Refused
 from store.index import keys
 from store.log.record import Entry
 from store.messages.outcomes import Event, MessagesOf
-from tests.unit.store.replica import Replica, header, prepare, produce
+from tests.unit.store.replica import Replica, apply_all, header, prepare, produce
 
 RETRY, DLQ = "%RETRY%g", "%DLQ%g"
 
@@ -298,7 +298,7 @@ def test_a_restart_and_a_replay_give_the_same_rows(replica: Replica, tmp_path: P
     replica.reopen()
     replica.one(CommitOffsets("g", None, None, (QueueOffset("orders", 0, 2),)))
     again = Replica(tmp_path / "again")
-    again.machine.apply(replica.log.entries[1:])
+    apply_all(again.machine, replica.log.entries[1:])
     rows = [{key: value for key, value in each.dump().items() if key[:1] == keys.OUTCOME} for each in (replica, again)]
     again.close()
     assert len(rows[0]) == 3

@@ -25,7 +25,7 @@ from store.commands.topics import PutTopic
 from store.errors import Refused
 from store.index.index import Index
 from store.state.machine import StateMachine
-from tests.unit.store.replica import Replica, dump, header, produce
+from tests.unit.store.replica import Replica, apply_all, dump, header, produce
 
 RETRY, DLQ = "%RETRY%g", "%DLQ%g"
 MAX_ATTEMPTS, DELAYS_MS = 2, (3, 7)
@@ -161,7 +161,7 @@ class GivingBack(RuleBasedStateMachine):
         try:
             index = Index.open(str(self.directory / "again"))
             machine = StateMachine(index, dedupe_min_entries=0)
-            machine.apply(self.replica.log.entries)  # all in one write
+            apply_all(machine, self.replica.log.entries)
             assert machine.state_hash == self.replica.machine.state_hash
             assert dump(index) == self.replica.dump()
             index.close()

@@ -15,6 +15,7 @@ from store.errors import Refused
 from store.limits import QUEUES_MAX
 from store.log.record import KIND_ENTRY, Entry
 from store.messages.topics import SYSTEM_TOPICS
+from store.state.machine import WRITTEN_ROWS_MAX
 from tests.unit.store.replica import HEADER_BYTES, Replica, header, prepare, produce
 
 
@@ -258,6 +259,19 @@ def test_a_defect_in_a_handler_leaves_apply(replica: Replica, monkeypatch: pytes
     monkeypatch.setitem(replica.machine._handlers, PutTopic, broken)
     with pytest.raises(KeyError, match="a defect"):
         replica.one(PutTopic("orders"))
+
+
+def test_one_index_write_holds_few_rows_besides_those_of_its_last_entry(replica: Replica) -> None:
+    replica.one(PutTopic("orders"))
+    ids = [f"id{number}" for number in range(WRITTEN_ROWS_MAX)]
+    many = [
+        replica.log.append(1_000, [produce(header(batch_id=name, count=len(ids), message_ids=[name + i for i in ids]))])
+        for name in ("a", "b")
+    ]
+    few = [replica.log.append(1_000, [produce(header(batch_id=name))]) for name in ("c", "d")]
+    assert len(replica.machine.apply([*many, *few])) == 1
+    assert len(replica.machine.apply([many[1], *few])) == 1
+    assert len(replica.machine.apply(few)) == 2
 
 
 def test_the_index_is_flushed_by_entries_and_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
