@@ -6,6 +6,8 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 # Where Debian keeps programs of administrators (mkfs, nft); an ordinary user's PATH lacks them.
 export PATH := $(PATH):/usr/sbin:/sbin
+# Images of build machines set it. Without bytecode each of the hundreds of processes of a test run compiles the tree.
+unexport PYTHONDONTWRITEBYTECODE
 
 VENV := .venv
 BIN := $(VENV)/bin
