@@ -125,7 +125,6 @@ class PullApi:
         query = parse_query(PullQuery, request.query)
         selects = selection_of(query)
         query = self._from_start(topic, queue, query)
-        min_offset = self._core.state.min_offset(topic, queue)
         if not wants_msgpack(request):
             messages = MessagePage(topic, queue, query, selects, added_properties(self._core.state, topic))
             max_offset = await self._fill(request, messages, topic, queue, query)
@@ -133,7 +132,7 @@ class PullApi:
                 messages=messages.messages,
                 next_offset=messages.next_offset,
                 max_offset=max_offset,
-                min_offset=min_offset,
+                min_offset=messages.min_offset,
             )
             return _with_disk_bytes(json_response(view), messages)
         if selects is None:
@@ -141,7 +140,7 @@ class PullApi:
         blocks = BlockPage(query, selects)
         max_offset = await self._fill(request, blocks, topic, queue, query)
         pulled = BlockPullView(
-            batches=blocks.batches, next_offset=blocks.next_offset, max_offset=max_offset, min_offset=min_offset
+            batches=blocks.batches, next_offset=blocks.next_offset, max_offset=max_offset, min_offset=blocks.min_offset
         )
         return _with_disk_bytes(msgpack_response(pulled), blocks)
 
@@ -169,7 +168,7 @@ class PullApi:
             batches=page.batches,
             next_offset=page.next_offset,
             max_offset=max_offset,
-            min_offset=self._core.state.min_offset(topic, queue),
+            min_offset=page.min_offset,
         )
         return _with_disk_bytes(msgpack_response(pulled), page)
 
@@ -203,7 +202,9 @@ class PullApi:
         return core.turn(core.queue_page_turns, core.connections.address_of(request), query.max_bytes)
 
     async def _scan(self, page: Page, topic: str, queue: int, query: PullQuery, scanned_bytes: int) -> tuple[int, bool]:
-        """Fill the page. Return the total of scanned bytes, and whether the queue was read to its end."""
+        """Fill the page. Return the total of scanned bytes, and whether a pull that found nothing goes on waiting,
+        because the queue was read to its end.
+        """
         reader = BlockReader(self._core)
         try:
             return await self._scan_rows(page, topic, queue, query, scanned_bytes, reader)
@@ -213,8 +214,17 @@ class PullApi:
     async def _scan_rows(
         self, page: Page, topic: str, queue: int, query: PullQuery, scanned_bytes: int, reader: BlockReader
     ) -> tuple[int, bool]:
-        pace = Pace()
-        while rows := self._core.state.rows(topic, queue, page.next_offset, ROWS_PER_READ, query.max_bytes):
+        pace, state = Pace(), self._core.state
+        while True:
+            start = state.min_offset(topic, queue)
+            is_missing = start > page.next_offset  # removed while this waited
+            if page.next_offset == query.offset:
+                page.min_offset, page.next_offset = start, max(page.next_offset, start)
+            elif is_missing:
+                return scanned_bytes, False  # the next request is told
+            rows = state.rows(topic, queue, page.next_offset, ROWS_PER_READ, query.max_bytes)
+            if not rows:
+                return scanned_bytes, not is_missing
             rests = pace.rests
             for at, row in enumerate(rows):
                 if not page.wants(row, reader):
@@ -234,7 +244,6 @@ class PullApi:
                     await pace.rest()
                 if pace.rests > rests:
                     break  # the rows may be old by now
-        return scanned_bytes, True
 
     async def _wait_beyond(self, topic: str, queue: int, offset: int, timeout_s: float) -> None:
         """Wait until the queue has a message at `offset`, or the time is over. Raises Problem offset_out_of_range when

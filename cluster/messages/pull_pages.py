@@ -64,11 +64,13 @@ async def selected(selects: Selects, message: BlockMessage, pace: Pace) -> bool:
 
 
 class Page(Protocol):
-    """The content of one answer. The next pull continues at `next_offset`, whatever was found. `disk_bytes` counts the
-    bytes read from disk for the page.
+    """The content of one answer. The next pull continues at `next_offset`, whatever was found. `min_offset` is the
+    start of the queue when its first row was read: everything before it is removed, and nothing behind it is missing on
+    the page. `disk_bytes` counts the bytes read from disk for the page.
     """
 
     next_offset: int
+    min_offset: int
     found: int
     size_bytes: int
     disk_bytes: int
@@ -97,6 +99,7 @@ class MessagePage:
     ) -> None:
         self._added_properties = added_properties
         self.next_offset = query.offset
+        self.min_offset = 0
         self.found = 0
         self.size_bytes = 0
         self.disk_bytes = 0
@@ -152,6 +155,7 @@ class BlockPage:
 
     def __init__(self, query: PullQuery, selects: Selects) -> None:
         self.next_offset = query.offset
+        self.min_offset = 0
         self.found = 0
         self.size_bytes = 0
         self.disk_bytes = 0
@@ -188,6 +192,7 @@ class WholeBlockPage:
 
     def __init__(self, query: PullQuery) -> None:
         self.next_offset = query.offset
+        self.min_offset = 0
         self.found = 0
         self.size_bytes = 0
         self.disk_bytes = 0

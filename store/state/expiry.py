@@ -82,8 +82,7 @@ class Expiry:
         for name, queues in _by_topic(command.queues).items() if command.by_bytes else ():
             topic = self._topics.get(name)
             if topic is not None and self._rules.may_exceed(topic):
-                there = [queue for queue in queues if 0 <= queue < len(topic.ends)]  # or made anew since, with fewer
-                removed_rows = self._shrink(topic, there, at.raft_index, command.limit - rows)
+                removed_rows = self._shrink(topic, _there(topic, queues), at.raft_index, command.limit - rows)
                 for queue, of_queue in removed_rows.items():
                     rows += len(of_queue)
                     messages = self._forget(topic, queue, of_queue)
@@ -206,6 +205,11 @@ class Expiry:
             with contextlib.suppress(Refused):  # dead letters may outlive their group
                 self._marks.forget_replayed(self._groups.id_of(group_of(topic.name)), topic.id, start)
         return sum(row.messages for row in removed)
+
+
+def _there(topic: Topic, queues: Sequence[int]) -> list[int]:
+    """Return the queues that the topic has: it may have been made anew with fewer since the leader looked."""
+    return [queue for queue in queues if 0 <= queue < len(topic.ends)]
 
 
 def _by_topic(queues: Sequence[tuple[str, int]]) -> dict[str, list[int]]:

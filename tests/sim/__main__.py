@@ -67,11 +67,17 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     edits.add_argument("--actions", type=int, help="clients do no more than so many things")
     edits.add_argument("--nodes", type=int, choices=(1, 3, 5), help="size of the cluster")
     edits.add_argument("--calm-links", action="store_true", help="links lose, double and reorder nothing")
+    edits.add_argument("--no-purges", action="store_true", help="nothing is purged, and no topic is deleted")
     options = parser.parse_args(arguments)
     if options.seeds < 1 or options.jobs < 1:
         parser.error("--seeds and --jobs must be at least 1")
     options.edits = Edits(
-        options.only_faults, options.until_ms, options.actions, options.nodes, calm_links=options.calm_links
+        options.only_faults,
+        options.until_ms,
+        options.actions,
+        options.nodes,
+        calm_links=options.calm_links,
+        no_purges=options.no_purges,
     )
     if options.seed is None and options.edits != Edits():
         parser.error("edits of a plan need --seed")

@@ -37,6 +37,8 @@ class Batches:
         self._recent: deque[_Recent] = deque(maxlen=RECENT_MAX)
         self.clocks_are_true: Callable[[], bool] = lambda: True
         """Returns whether no clock has leapt: until then, deliveries can be compared with the true time."""
+        self.first_kept: Callable[[tuple[str, int]], int] = lambda place: 0
+        """Returns the first offset of a queue that is not gone."""
         self.large = False
         """True when a message is sometimes large, so that a thin link is busy with it for longer than an election
         takes.
@@ -60,7 +62,8 @@ class Batches:
         ]
         block = msgspec.msgpack.encode(messages)
         checksum = crc32c(block)
-        sent = SentBatch(topic, queue, count, checksum, transaction_id=transaction_id)
+        purged_before = self._ledger.purged_before(topic, queue)
+        sent = SentBatch(topic, queue, count, checksum, purged_before, transaction_id=transaction_id)
         self._ledger.batches[topic, batch_id] = sent
         batch = {"queue": queue, "batch_id": batch_id, "crc32c": checksum, "block": block}
         if transaction_id is None:
@@ -118,7 +121,7 @@ class Batches:
 
     def check_pulled(self, node_id: int, topic: str, queue: int, offset: int, body: dict[str, Any]) -> int:
         """Check the msgpack answer of a pull from `offset` on. Returns the offset at which it ends."""
-        expected: int = max(offset, body["min_offset"])
+        expected = self._begin(node_id, topic, queue, offset, body["min_offset"])
         for ordinal, batch in enumerate(body["batches"]):
             where = f"node {node_id}, {topic} {queue}: batch {batch['batch_id']} at {batch['base_offset']}"
             begins = batch["base_offset"]
@@ -142,7 +145,7 @@ class Batches:
 
     def check_pulled_json(self, node_id: int, topic: str, queue: int, offset: int, body: dict[str, Any]) -> int:
         """Check the JSON answer of a pull from `offset` on. Returns the offset at which it ends."""
-        expected: int = max(offset, body["min_offset"])
+        expected = self._begin(node_id, topic, queue, offset, body["min_offset"])
         for message in body["messages"]:
             where = f"node {node_id}, {topic} {queue}: message {message['message_id']} at {message['offset']}"
             if message["offset"] != expected:
@@ -158,7 +161,7 @@ class Batches:
 
     def check_given_again(self, node_id: int, topic: str, offset: int, body: dict[str, Any]) -> int:
         """Check the msgpack answer of a pull of given-back messages: single messages, each as it was sent."""
-        expected: int = max(offset, body["min_offset"])
+        expected = self._begin(node_id, topic, 0, offset, body["min_offset"])
         for batch in body["batches"]:
             where = f"node {node_id}, {topic}: message {batch['only']} of {batch['batch_id']} at {batch['base_offset']}"
             if batch["base_offset"] != expected or batch["count"] != 1 or batch["attempt"] < 0:
@@ -190,6 +193,12 @@ class Batches:
         counts = sum(self._ledger.batches[key].count for key in batches)
         if shown != [batch_id for _, batch_id in batches] or counts != len(check["messages"]):
             raise Violation("check_content", f"transaction of {batches} is asked about as {check}")
+
+    def _begin(self, node_id: int, topic: str, queue: int, offset: int, min_offset: int) -> int:
+        """Return the offset at which an answer begins. Only messages that are gone are told to be."""
+        if min_offset > self.first_kept((topic, queue)):
+            raise Violation("said_gone", f"node {node_id} lets {topic} {queue} begin at {min_offset}")
+        return max(offset, min_offset)
 
     def _visible(self, where: str, batch_id: str, topic: str, queue: int) -> SentBatch:
         sent = self._ledger.batches.get((topic, batch_id))

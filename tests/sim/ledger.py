@@ -16,6 +16,8 @@ class SentBatch:
     queue: int
     count: int
     crc32c: int
+    purged_before: int = 0
+    """Offset before which its queue was told to be purged when the batch was made."""
     known: int = 0
     """Number of the batch's messages that were delivered before, by their explicit ids, in another batch."""
     transaction_id: str | None = None
@@ -61,7 +63,16 @@ class Ledger:
         self.offsets: dict[tuple[str, int], int] = {}  # (topic, queue) -> highest acknowledged of the one group
         self.read: dict[tuple[str, int, int], str] = {}  # (topic, queue, offset) -> message, by whoever read it first
         self.ends: dict[tuple[str, int], int] = {}  # (topic, queue) -> the highest end that anybody was told
+        self._purged: dict[tuple[str, int], int] = {}
         self.acknowledged = 0
         self.duplicates = 0
         self.refused = 0
         self.unknown = 0
+
+    def note_purged(self, place: tuple[str, int], start: int) -> None:
+        """Note the answer to a purge: the queue goes on at `start`."""
+        self._purged[place] = max(start, self._purged.get(place, 0))
+
+    def purged_before(self, topic: str, queue: int) -> int:
+        """Return the offset before which the queue is purged, as far as any client was told."""
+        return self._purged.get((topic, queue), 0)

@@ -29,6 +29,7 @@ from .checkers.history import History
 from .checkers.majority_durable import check_on_majority, check_receipt
 from .checkers.membership import Members, MembershipModel
 from .checkers.state_hash import StateHash
+from .checkers.stored_rows import WritesByCommand
 from .checkers.true_time import TrueTime
 from .log_cuts import Archive
 from .raft_rules import RaftRules
@@ -60,19 +61,19 @@ class ObservedMachine(WakingStateMachine):
         log_range_bytes = settings.services.log_range_bytes
         super().__init__(index, waiters, flush_entries=settings.flush_entries, log_range_bytes=log_range_bytes)
         self._observer = observer
-        self._node_id = replica.node_id
         self._replica = replica
         self._cost_us = settings.apply_cost_us
+        self._writes = WritesByCommand(self, index)
 
     def _apply_entry(self, entry: Entry) -> list[Result | Refused]:
         observer = self._observer
         with observer.finding():
-            observer.safety.machine.on_apply(self._node_id, entry.index, entry.term, entry.payload)
+            observer.safety.machine.on_apply(self._replica.node_id, entry.index, entry.term, entry.payload)
         results = super()._apply_entry(entry)
         observer.archive.keep(entry)
         with observer.finding():
-            observer.state_hash.on_applied(self._node_id, entry.index, self.state_hash)
-            observer.history.on_applied(self, entry, results)
+            observer.state_hash.on_applied(self._replica.node_id, entry.index, self.state_hash)
+            observer.history.on_applied(self, entry, results, self._writes)
         observer.on_results(entry.index, results)
         if self._cost_us:
             self._replica.take(self._cost_us)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from .checkers import Violation
-from .checkers.transaction_model import TransactionModel
+from .checkers.transaction_model import PLACE_MISSING, TransactionModel
 from .clients import Answer, Clients, json_request
 from .ledger import Ledger
 from .together import Item, Together
@@ -109,6 +109,8 @@ class Operators:
         if answer.ok or answer.code == "transaction_conflict":
             sent.reborn = transaction_id in self._model.reborn
             sent.told(transaction_id, answer.body["state"])
+        elif answer.code in PLACE_MISSING and not sent.batches:
+            return  # of a topic that is deleted and made anew
         elif answer.code != "transaction_not_found":
             raise Violation("refused", f"{what} of {transaction_id} by an operator was refused: {answer}")
         elif prepared and transaction_id not in self._model.forgotten:

@@ -17,6 +17,7 @@ import store.snapshots.snapshot
 
 from .log_cuts import CutSettings, draw_cuts
 from .network import LinkProfile
+from .purge_settings import PurgeSettings, draw_purges
 from .service_settings import draw_service_settings
 from .settings import Settings
 from .world import MICROSECONDS_PER_SECOND, World
@@ -66,6 +67,8 @@ class Edits:
     nodes: int | None = None
     calm_links: bool = False
     """Links delay, and do nothing worse."""
+    no_purges: bool = False
+    """Nothing is purged, and no topic is deleted: the plan of the seed as it was before the simulation had purges."""
 
     def arguments(self) -> str:
         """Return the edits as arguments of `python -m tests.sim`."""
@@ -77,6 +80,8 @@ class Edits:
                 found.append(f"--{flag} {value}")
         if self.calm_links:
             found.append("--calm-links")
+        if self.no_purges:
+            found.append("--no-purges")
         return " ".join(found)
 
 
@@ -127,6 +132,7 @@ class Plan:
     rocksdb: bool
     """The indexes are real ones."""
     faults: tuple[PlannedFault, ...]
+    purges: PurgeSettings | None = None
 
 
 def draw_plan(world: World, edits: Edits) -> Plan:
@@ -156,6 +162,10 @@ def draw_plan(world: World, edits: Edits) -> Plan:
         faults=_draw_faults(world.random_of("faults"), random.choice((120_000, 300_000, 800_000))),
     )
     plan = _thinned(plan, world.random_of("thin links"))
+    purges = None if edits.no_purges else draw_purges(world.random_of("purges"))
+    if purges is not None:
+        services = replace(plan.settings.services, purges=True)
+        plan = replace(plan, purges=purges, settings=replace(plan.settings, services=services))
     may_fill = not plan.links.bytes_per_s and settings.node_count > 1
     if may_fill and world.random_of("full disk").random() < FULL_LEADER_PROBABILITY:
         plan = replace(plan, faults=_with_full_leader(plan.faults))

@@ -1,6 +1,7 @@
 """One seed of the real cluster: broker nodes, a load, faults, then healing and the final account."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 import aiohttp.web_app
 
@@ -50,6 +51,7 @@ def run_safe(
         plan.windows.installed(),
         index_files.installed(),
         plan.settings.services.installed(),
+        plan.purges.installed() if plan.purges is not None else nullcontext(),
         variant.installed(),
     ):
         run = _Run(world, plan, index_files)
@@ -90,7 +92,7 @@ class _Run:
         history.retention.own_ms = plan.settings.services.own_retention_ms
         if plan.settings.services.pace is not None:
             history.releases.replayed_kept_ms = plan.settings.services.pace.replayed_kept_ms
-        self.workload = Workload(world, clients, history, plan.settings.services, plan.pause_us)
+        self.workload = Workload(world, clients, history, plan.settings.services, plan.pause_us, plan.purges)
         self.workload.batches.clocks_are_true = lambda: not any(self.faults.counts[kind] for kind in CLOCK_KINDS)
         self.workload.actions_max = plan.actions_max
         # Where logs are cut right behind what is applied, a large batch that is sent again cannot be answered from its
@@ -142,6 +144,7 @@ class _Run:
             raise Violation("progress", "the nodes do not converge after healing")
         for replica in self._members():
             check_account(replica, self.workload.ledger, self.observer.history)
+        self.workload.purgers.check_account()
 
     def _see_it_released(self) -> None:
         """Wait until the rows that nobody needs are gone, which must happen in a healed cluster: they would hold the
@@ -155,7 +158,7 @@ class _Run:
                 leader = max(leaders, key=lambda replica: replica.raft.state.term)
                 history = self.observer.history
                 unreleased = history.releases.unreleased(leader.machine, leader.index, range_bytes)
-                unreleased = unreleased or history.retention.too_large(leader.machine)
+                unreleased = unreleased or history.retention.unremoved(leader.machine, leader.index)
             if unreleased is None:
                 return
             self._run(MICROSECONDS_PER_SECOND)
@@ -213,4 +216,5 @@ class _Run:
             **{f"client: {kind}": count for kind, count in self.wire.counts.items()},
             **{f"message: {kind}": self.network.counts[kind] for kind in ("lost", "duplicated", "reordered", "slow")},
             f"nodes: {self._plan.settings.node_count}": 1,
+            **({} if self._plan.purges is None else {"purges: seed": 1}),
         }

@@ -46,12 +46,14 @@ class ServiceSettings:
     retention_bytes: int | None = None
     """Retention of the clients' topics in bytes."""
     log_retention_bytes: int | None = None
+    purges: bool = False
+    """True if topics are purged and limited in bytes while everything goes on."""
 
     @property
     def messages_expire(self) -> bool:
         """True when some messages may be gone before every consumer has read them."""
         limits = (self.retention_ms, self.retention_bytes, self.log_retention_bytes)
-        return limits != (None, None, None) or self.own_retention_ms != DEFAULT_RETENTION_MS
+        return self.purges or limits != (None, None, None) or self.own_retention_ms != DEFAULT_RETENTION_MS
 
     @contextmanager
     def installed(self) -> Iterator[None]:

@@ -33,6 +33,8 @@ def shrink(
     search.leave_out_faults()
     search.try_all(replace(search.best.edits, nodes=nodes) for nodes in NODES_CHOICES if nodes < failed.nodes)
     search.try_all([replace(search.best.edits, calm_links=True)])
+    if "purges: seed" in failed.met:
+        search.try_all([replace(search.best.edits, no_purges=True)])
     search.shorten()
     search.do_less()
     search.leave_out_faults()

@@ -33,6 +33,7 @@ from .checkers.majority_durable import check_entry_holds, check_entry_holds_cont
 from .checkers.promises import check_promise
 from .checkers.state_hash import StateHash
 from .checkers.state_machine_safety import StateMachineSafety
+from .checkers.stored_rows import WritesByCommand
 from .checkers.transactions import check_one_outcome
 from .checkers.true_time import SLACK_MS, TrueTime
 from .disk import TimedDisk
@@ -314,10 +315,11 @@ def test_nothing_irreversible_follows_from_an_entry_in_doubt(tmp_path: Path) -> 
     replica = Replica(tmp_path / "index")
     command = ExpireMessages((), 10)
     entry = replica.log.append(1, [command], in_doubt=True)
+    writes = WritesByCommand(replica.machine, replica.index)
     (refused,) = replica.machine.apply([entry])
-    History().on_applied(replica.machine, entry, refused)
+    History().on_applied(replica.machine, entry, refused, writes)
     with pytest.raises(Violation, match="doubt"):
-        History().on_applied(replica.machine, entry, [Expired((), 0, 0)])
+        History().on_applied(replica.machine, entry, [Expired((), 0, 0)], writes)
     replica.close()
 
 

@@ -94,8 +94,8 @@ def test_leaving_a_fault_out_changes_nothing_about_the_others() -> None:
 
 
 def test_edits_are_written_as_they_are_read() -> None:
-    edits = Edits(only_faults=(3, 7), until_ms=4200, actions=16, nodes=3, calm_links=True)
-    assert edits.arguments() == "--only-faults 3,7 --until-ms 4200 --actions 16 --nodes 3 --calm-links"
+    edits = Edits(only_faults=(3, 7), until_ms=4200, actions=16, nodes=3, calm_links=True, no_purges=True)
+    assert edits.arguments() == "--only-faults 3,7 --until-ms 4200 --actions 16 --nodes 3 --calm-links --no-purges"
     assert Edits(only_faults=()).arguments() == "--only-faults none"
     assert NO_EDITS.arguments() == ""
 

@@ -14,6 +14,8 @@ from .ledger import BatchKey, Ledger, SentBatch
 from .members import Members
 from .poppers import Poppers
 from .producers import Producers
+from .purge_settings import PurgeSettings
+from .purgers import Purgers
 from .service_settings import ServiceSettings
 from .wire import Reply, Request
 from .world import World
@@ -42,7 +44,13 @@ class Placed:
 
 class Workload:
     def __init__(
-        self, world: World, clients: Clients, history: History, services: ServiceSettings, pause_us: int
+        self,
+        world: World,
+        clients: Clients,
+        history: History,
+        services: ServiceSettings,
+        pause_us: int,
+        purges: PurgeSettings | None = None,
     ) -> None:
         self.ledger = Ledger()
         self.running = True
@@ -53,6 +61,8 @@ class Workload:
         self._topics_made: set[str] = set()
         self._retention_ms = services.retention_ms
         self._retention_bytes, self._log_retention_bytes = services.retention_bytes, services.log_retention_bytes
+        if purges is not None and purges.raised_at_us is not None:
+            self._retention_bytes = self._log_retention_bytes = None  # until the feature level is raised
         self.wrote_for_certain = False
         """A write of after the load is acknowledged."""
         self.queues = dict(TOPICS)
@@ -61,6 +71,8 @@ class Workload:
         self.producers = Producers(
             world, clients, self.batches, self.ledger, history.transactions, self.queues, services
         )
+        self.batches.first_kept = history.retention.start
+        self.purgers = Purgers(world, clients, self.ledger, history, self.queues, purges)
         self.members = Members(world, clients, self.batches, history, self.queues, services)
         self.poppers = Poppers(world, clients, self.batches, history, self.queues, services)
 
@@ -72,6 +84,7 @@ class Workload:
         self.producers.start()
         self.members.start()
         self.poppers.start()
+        self.purgers.start()
         self._act_later()
 
     def end_load(self) -> None:
@@ -79,6 +92,7 @@ class Workload:
         self.running = False
         self._clients.network.heal()
         self.producers.heal()
+        self.purgers.heal()
         self.members.healed = self.poppers.healed = True
         self._produce_for_certain()
 
@@ -92,7 +106,8 @@ class Workload:
         if self._clients.open_requests:
             return f"{self._clients.open_requests} requests are not answered"
         ends = self.ledger.ends
-        return self.producers.unsettled() or self.members.unsettled(ends) or self.poppers.unsettled(ends)
+        unsettled = self.purgers.unsettled() or self.producers.unsettled()
+        return unsettled or self.members.unsettled(ends) or self.poppers.unsettled(ends)
 
     def stop(self) -> None:
         """End all requests."""
@@ -216,6 +231,10 @@ class Workload:
                 raise Violation("appended_once", f"{key} was sent again and not called a duplicate")
         if batch.delay_ms and place is not None and not placed.duplicate:
             raise Violation("delivered_early", f"{key} was to be delayed, and is placed at once: {placed}")
+        if place is not None and place[1] < batch.purged_before:
+            raise Violation(
+                "purged", f"{key} was sent when its queue was purged before {batch.purged_before}: {placed}"
+            )
         batch.placed = place or batch.placed
         batch.deliver_at_ms = placed.deliver_at_ms or batch.deliver_at_ms
 

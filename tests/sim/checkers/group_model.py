@@ -127,6 +127,12 @@ class GroupModel:
             if group.members and topic in group.topics:
                 group.generation += 1
 
+    def delete_topic(self, topic: str) -> None:
+        """Forget the offsets of a deleted topic. A new topic of this name has none."""
+        for group in self.known.values():
+            for place in [place for place in group.offsets if place[0] == topic]:
+                del group.offsets[place]
+
     def delete(self, name: str) -> KnownGroup | None:
         """Forget the group and return its last state. A new group of this name is another group, whose generations
         begin anew.

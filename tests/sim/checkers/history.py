@@ -21,8 +21,8 @@ from store.commands.groups import (
     ResetOffsets,
 )
 from store.commands.pops import AckPopped, ChangeInvisible, ExpirePopped, Pop
-from store.commands.retention import ExpireMessages, ReleaseMessages
-from store.commands.topics import PutTopic, TopicPut
+from store.commands.retention import CountBytes, ExpireMessages, ReleaseMessages
+from store.commands.topics import DeleteTopic, PurgeTopic, PutTopic, TopicDeleted, TopicPut
 from store.commands.transactions import Decide, Discard, Prepare, RecordChecks, ResumeTransaction
 from store.errors import Refused
 from store.log.record import KIND_ENTRY, Entry
@@ -34,8 +34,9 @@ from .offset_reads import OffsetReads
 from .pop_model import PopModel
 from .redelivery_model import RedeliveryModel
 from .releases import Releases
-from .retention import Retention
+from .retention import COUNTING_LEVEL, Retention
 from .sessions import SessionChecker
+from .stored_rows import StoredRows, WritesByCommand
 from .transaction_model import TransactionModel
 from .violation import Violation
 
@@ -57,7 +58,9 @@ class History:
         """The checker of each group's offsets, by group."""
         self._index = 0
         self._queues: dict[str, int] = {}
+        self._stored_rows = StoredRows()
         groups, transactions, redeliveries = self.groups, self.transactions, self.redeliveries
+        transactions.exists = self.retention.exists
         self._handlers: dict[type[Command], Handler] = {
             Prepare: transactions.prepare,
             Decide: transactions.decide,
@@ -66,6 +69,8 @@ class History:
             ResumeTransaction: transactions.resume,
             PutSettings: self._on_settings,
             PutTopic: self._on_topic,
+            DeleteTopic: self._on_topic_deleted,
+            PurgeTopic: lambda command, result, _: self.retention.purge(command, result),
             JoinGroup: self._on_join,
             Pop: self.pops.pop,
             AckPopped: self.pops.ack,
@@ -82,16 +87,19 @@ class History:
             ReplayDeadLetters: lambda command, result, _: redeliveries.replay(command, result),
         }
 
-    def on_applied(self, machine: StateMachine, entry: Entry, results: Sequence[Result | Refused]) -> None:
+    def on_applied(
+        self, machine: StateMachine, entry: Entry, results: Sequence[Result | Refused], writes: WritesByCommand
+    ) -> None:
         """Feed the entry to the models when the first node has applied it. The state hash checks that the other nodes
-        agree with the first.
+        agree with the first. `writes` are those of the entry.
         """
         if entry.index <= self._index:
             return
         self._index = entry.index
         if entry.kind != KIND_ENTRY:
             return
-        self.retention.begin_entry(entry)
+        self.retention.begin_entry(entry, machine.feature_level)
+        writes_by_command = iter(writes.take())
         decoded = decode_entry(entry.payload)
         commands = decoded.commands
         for command, result in zip(commands, results, strict=True):
@@ -99,9 +107,12 @@ class History:
                 if not isinstance(result, Refused):
                     raise Violation("doubt", f"entry {entry.index} was stamped in doubt of the time, and does {result}")
                 continue
+            if isinstance(command, PurgeTopic | CountBytes) and machine.feature_level < COUNTING_LEVEL:
+                raise Violation("feature_level", f"entry {entry.index} has {command} at level {machine.feature_level}")
             handler = self._handlers.get(type(command))
             if handler is not None:
                 handler(command, result, machine.clock_ms)
+            self.retention.store(self._stored_rows.read(next(writes_by_command)))
         self.retention.on_applied(machine)
         self.transactions.check_gone(machine)
         for command, result in zip(commands, results, strict=True):
@@ -147,6 +158,12 @@ class History:
         if isinstance(result, TopicPut) and result.topic.queues != self._queues.get(result.topic.topic):
             self._queues[result.topic.topic] = result.topic.queues
             self.groups.topic_grown(result.topic.topic)
+
+    def _on_topic_deleted(self, command: DeleteTopic, result: Result | Refused, clock_ms: int) -> None:
+        if isinstance(result, TopicDeleted):
+            self.retention.delete_topic(result)
+            self.groups.delete_topic(command.topic)
+            self._queues.pop(command.topic, None)
 
     def _on_commit(self, command: CommitOffsets, result: Result | Refused, clock_ms: int) -> None:
         self.groups.commit(command, result)

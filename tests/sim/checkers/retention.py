@@ -2,19 +2,22 @@
 
 A message goes from the front of its queue, not before its retention is over by the replicated clock, unless it is one
 of the oldest of a topic that keeps enough bytes without it, or was stored before the last bytes of the log that are
-kept. Nothing else removes it. The model keeps removed rows, so that the final account covers every message that ever
-was. The log positions that the state points at are found by looking at the whole index; the log is needed from the
-first of them on.
+kept. A purge takes all messages that its queues have at that moment, those of earlier commands of its own entry
+included, and a deleted topic takes its messages along. Nothing else removes a message. The model keeps removed rows, so
+that the final account covers every message that ever was. The log positions that the state points at are found by
+looking at the whole index; the log is needed from the first of them on.
 """
 
 from collections import deque
+from collections.abc import Sequence
 
 from store.commands.cluster import SettingsPut
 from store.commands.groups import GroupDeleted
 from store.commands.retention import Expired, ExpiredQueue, ExpireMessages
-from store.commands.topics import TopicPut
+from store.commands.topics import PurgeTopic, TopicDeleted, TopicPurged, TopicPut
 from store.commands.views import Row
-from store.index import keys
+from store.errors import Refused
+from store.index import keys, retention_keys
 from store.index.index import Index
 from store.limits import DEFAULT_RETENTION_MS
 from store.log.record import Entry
@@ -25,6 +28,9 @@ from .violation import Violation
 
 Place = tuple[str, int]
 _ROWS_MAX, _BYTES_MAX = 1_000_000, 1 << 40
+_TO_REMOVE = (keys.DROPPED_TOPICS, retention_keys.PURGED_QUEUES)
+COUNTING_LEVEL = 2
+"""The feature level from which on the bytes of topics are counted, and topics are purged."""
 
 
 class Retention:
@@ -41,13 +47,29 @@ class Retention:
         self._positions: dict[int, int] = {}
         """Log position of each entry, by its index."""
         self._position = 0
-        self._removed: list[tuple[str, Row, bool]] = []
-        """What the present entry removes from clients' topics, and whether it is for its bytes alone."""
+        self._stored: dict[Place, list[Row]] = {}
+        """Rows that the present entry has made visible."""
+        self._counts_from: int | None = None
+        """Index of the first entry whose rows are counted when they are stored; None before there is one."""
+        self.ever: dict[str, set[str]] = {}
+        """The ids of all batches that were ever stored, by topic."""
 
-    def begin_entry(self, entry: Entry) -> None:
-        """Note that an entry is applied; its commands come next."""
+    def begin_entry(self, entry: Entry, feature_level: int) -> None:
+        """Note that an entry is applied at a feature level; its commands come next."""
+        if self._counts_from is None and feature_level >= COUNTING_LEVEL:
+            self._counts_from = entry.index
         self._positions[entry.index] = self._position = entry.position
-        self._removed.clear()
+        self._stored.clear()
+
+    def store(self, rows: Sequence[tuple[Place, Row]]) -> None:
+        """Take in the rows that a command has made visible, at the place where its queue ends."""
+        for place, row in rows:
+            if row.base_offset != self._ends.get(place, 0):
+                raise Violation("retention", f"{row} of {place} is stored behind {self._ends.get(place, 0)}")
+            self._ends[place] = row.next_offset
+            self._kept.setdefault(place, deque()).append(row)
+            self._stored.setdefault(place, []).append(row)
+            self.ever.setdefault(place[0], set()).add(row.batch_id)
 
     def put_settings(self, result: object) -> None:
         assert isinstance(result, SettingsPut)
@@ -59,6 +81,19 @@ class Retention:
         self._retention_ms[topic.topic] = topic.retention_ms
         for queue in range(topic.queues):
             self._ends.setdefault((topic.topic, queue), 0)
+
+    def delete_topic(self, result: object) -> None:
+        """Forget a deleted topic. A new topic of this name begins anew."""
+        if isinstance(result, TopicDeleted):
+            self._retention_ms.pop(result.topic)
+            self._retention_bytes.pop(result.topic)
+            for known in (self.gone, self._kept, self._ends, self._starts):
+                for place in [place for place in known if place[0] == result.topic]:
+                    del known[place]
+
+    def exists(self, place: Place) -> bool:
+        """Return whether a topic has the queue."""
+        return place in self._ends
 
     def start(self, place: Place) -> int:
         """Return the first offset of the queue that is not gone."""
@@ -77,52 +112,74 @@ class Retention:
 
     def expire(self, command: ExpireMessages, result: object, clock_ms: int) -> None:
         assert isinstance(result, Expired)
+        for_bytes: dict[str, list[Row]] = {}
         for expired in result.queues:
             retention_ms = self._retention_ms.get(expired.topic, self.own_ms)
             for row in self.remove(expired):
                 over_ms = row.stored_at_ms + retention_ms
                 is_over = retention_ms >= 0 and over_ms <= clock_ms
-                if expired.topic in self._retention_ms:
-                    is_over = is_over or self._is_cut(row)
-                    self._removed.append((expired.topic, row, not is_over))
-                    is_over = is_over or self._retention_bytes[expired.topic] >= 0
+                if expired.topic in self._retention_ms and not is_over and not self._is_cut(row):
+                    is_over = self._retention_bytes[expired.topic] >= 0
+                    for_bytes.setdefault(expired.topic, []).append(row)
+                elif not is_over:
+                    is_over = expired.topic in self._retention_ms
                 if not is_over:
                     raise Violation(
                         "retention", f"{row} of {expired} goes at {clock_ms}, its time is over at {over_ms}"
                     )
+        for topic, rows in for_bytes.items():
+            self._check_sizes(topic, rows)
+
+    def purge(self, command: PurgeTopic, result: object) -> None:
+        """Remove all messages that the queues have at this command."""
+        places = [place for place in self._ends if place[0] == command.topic and command.queue in (None, place[1])]
+        if not isinstance(result, TopicPurged):
+            if not isinstance(result, Refused) or (places and command.topic in self._retention_ms):
+                raise Violation("purged", f"{command} is refused: {result}")
+            return
+        full = sorted(queue for topic, queue in places if self._kept.get((topic, queue)))
+        if [each.queue for each in result.queues] != full:
+            raise Violation("purged", f"the queues {full} of {command.topic} have messages; it is said: {result}")
+        for each in result.queues:
+            place, kept = (each.topic, each.queue), self._kept[each.topic, each.queue]
+            if each.start != self._ends[place]:
+                raise Violation("purged", f"{place} ends at {self._ends[place]}; {command} gives {each}")
+            self.remove(each)
+            if kept:
+                raise Violation("purged", f"{command} leaves {kept} in {place}")
 
     def _is_cut(self, row: Row) -> bool:
         """Return whether the row was stored before the last bytes of the log that are kept."""
         limit = self._log_retention_bytes
         return limit >= 0 and self._positions[row.raft_index] < self._position - limit
 
-    def _check_sizes(self) -> None:
-        """Check that the rows that went for their bytes were the oldest of topics that keep enough without them."""
-        for topic in {topic for topic, _, for_bytes in self._removed if for_bytes}:
-            kept = [row for place, rows in self._kept.items() if place[0] == topic for row in rows]
-            left = sum(row.block_length for row in kept)
-            other = sum(row.block_length for name, row, for_bytes in self._removed if name == topic and not for_bytes)
-            if left + other < self._retention_bytes[topic]:
-                raise Violation("retention", f"{left} bytes of {topic} are left of {self._retention_bytes[topic]}")
-            latest = max(row.stored_at_ms for name, row, for_bytes in self._removed if name == topic and for_bytes)
-            oldest = min((row.stored_at_ms for row in kept), default=latest)
-            if latest > oldest:
-                raise Violation("retention", f"a message of {topic}, of {latest}, goes before one of {oldest}")
+    def _check_sizes(self, topic: str, removed: Sequence[Row]) -> None:
+        """Check that the rows that went for their bytes were the oldest of a topic that keeps enough without them."""
+        kept = self._kept_of(topic)
+        left = sum(row.block_length for row in kept)
+        if left < self._retention_bytes[topic]:
+            raise Violation("retention", f"{left} bytes of {topic} are left of {self._retention_bytes[topic]}")
+        latest = max(row.stored_at_ms for row in removed)
+        oldest = min((row.stored_at_ms for row in kept), default=latest)
+        if latest > oldest:
+            raise Violation("retention", f"a message of {topic}, of {latest}, goes before one of {oldest}")
 
-    def too_large(self, machine: StateMachine) -> str | None:
-        """Return in words which topic keeps more bytes than it should, which no healed cluster does; None: no topic."""
+    def _kept_of(self, topic: str) -> list[Row]:
+        return [row for place, rows in self._kept.items() if place[0] == topic for row in rows]
+
+    def unremoved(self, machine: StateMachine, index: Index) -> str | None:
+        """Return in words what retention has yet to do, which a healed cluster does; None if there is nothing: a topic
+        that keeps more bytes than it should or does not know them all, or rows of deleted topics or purged queues.
+        """
         for topic, limit in self._retention_bytes.items():
-            kept = sorted(
-                (row.stored_at_ms, place[1], row.base_offset, row.block_length)
-                for place, rows in self._kept.items()
-                if place[0] == topic
-                for row in rows
-            )
-            total = sum(each[3] for each in kept)
-            if machine.kept_bytes(topic).total != total:
-                raise Violation("retention", f"{topic} has {total} bytes and counts {machine.kept_bytes(topic)}")
-            if 0 <= limit <= total - (kept[0][3] if kept else 0):
+            kept = sorted(self._kept_of(topic), key=lambda row: row.stored_at_ms)
+            total = sum(row.block_length for row in kept)
+            if machine.kept_bytes(topic).total is None:
+                return f"the bytes of {topic} are not all counted"
+            if 0 <= limit <= total - (kept[0].block_length if kept else 0):
                 return f"{topic} has {total} bytes, of which it should keep {limit}"
+        if any(True for prefix in _TO_REMOVE for _ in index.scan(prefix, keys.after(prefix))):
+            return "there are rows of deleted topics or purged queues"
         return None
 
     def remove(self, expired: ExpiredQueue) -> list[Row]:
@@ -141,22 +198,33 @@ class Retention:
         return gone
 
     def on_applied(self, machine: StateMachine) -> None:
-        """Take in the rows that an entry made visible, and check that no other rows are gone."""
+        """Check, after an entry, that its rows can be read, that no other rows are gone, and the counted bytes."""
         for topic in machine.topics(system=True):
             if topic.system:
                 self._ends.setdefault((topic.topic, 0), 0)
         for place, end in self._ends.items():
-            new_end = machine.max_offset(*place)
-            if new_end != end:
-                rows = machine.rows(*place, end, _ROWS_MAX, _BYTES_MAX)
-                self._kept.setdefault(place, deque()).extend(rows)
-                self._ends[place] = new_end
-            if machine.min_offset(*place) != self._starts.get(place, 0):
-                raise Violation(
-                    "retention", f"{place} begins at {machine.min_offset(*place)}, not at {self._starts.get(place, 0)}"
-                )
+            start = self._starts.get(place, 0)
+            if (machine.min_offset(*place), machine.max_offset(*place)) != (start, end):
+                found = f"begins at {machine.min_offset(*place)} and ends at {machine.max_offset(*place)}"
+                raise Violation("retention", f"{place} {found}, not at {start} and {end}")
+        for place, rows in self._stored.items():
+            stored = [row for row in rows if row.base_offset >= self._starts.get(place, 0)]
+            begin = min((row.base_offset for row in stored), default=self._ends.get(place, 0))
+            if place in self._ends and machine.rows(*place, begin, _ROWS_MAX, _BYTES_MAX) != stored:
+                raise Violation("retention", f"{place} has not the rows {stored} from {begin} on")
+        self._check_bytes("the first node", machine)
 
-        self._check_sizes()
+    def _check_bytes(self, node: str, machine: StateMachine) -> None:
+        """Check that the counted bytes are those of the rows. They are not known for queues with rows of before bytes
+        were counted, as long as these were not counted later.
+        """
+        for topic in self._retention_ms:
+            for queue, told in enumerate(machine.kept_bytes(topic).queues):
+                kept = self._kept.get((topic, queue), deque())
+                total = sum(row.block_length for row in kept)
+                is_old = bool(kept) and (self._counts_from is None or kept[0].raft_index < self._counts_from)
+                if told != total and not (told is None and is_old):
+                    raise Violation("counted", f"{node}: queue {queue} of {topic} has {total} bytes, counted: {told}")
 
     def check_replica(self, node_id: int, machine: StateMachine, index: Index, position_of_floor: int) -> None:
         """Check that the node has exactly the messages that are left, and needs no more of the log than it says;
@@ -168,6 +236,11 @@ class Retention:
                 raise Violation(
                     "retention", f"node {node_id}: {place} begins at {machine.min_offset(*place)}, not at {start}"
                 )
+        self._check_bytes(f"node {node_id}", machine)
+        rows = sum(1 for _ in index.scan(keys.ROW, keys.after(keys.ROW)))
+        kept = sum(map(len, self._kept.values()))
+        if rows != kept:
+            raise Violation("retention", f"node {node_id} has {rows} rows in its index, {kept} are left")
         places = [each.position for each in pointers(index)]
         first = min(places, default=None)
         if first is not None and first < position_of_floor:
@@ -179,5 +252,3 @@ class Retention:
             raise Violation(
                 "log_floor", f"node {node_id}: {len(places)} blocks are pointed at, and counted {counted(index)}"
             )
-        if any(key[:2] == keys.DROPPED_TOPICS for key, _ in index.scan(keys.DROPPED_TOPICS, keys.DECIDED)):
-            raise Violation("retention", f"node {node_id} has rows of topics that nobody deleted")

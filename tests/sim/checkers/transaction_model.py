@@ -9,6 +9,7 @@ prepared with the same id after that is another one.
 """
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from store.commands.cluster import PutSettings, SettingsPut
@@ -25,12 +26,14 @@ from store.commands.transactions import (
     Resumed,
     ResumeTransaction,
 )
-from store.errors import TRANSACTIONS_REJECTED, Refused
+from store.errors import QUEUE_NOT_FOUND, TOPIC_NOT_FOUND, TRANSACTIONS_REJECTED, Refused
 from store.limits import TRANSACTION_RETENTION_MS
 from store.state.machine import StateMachine
 
 from .violation import Violation
 
+PLACE_MISSING = (TOPIC_NOT_FOUND, QUEUE_NOT_FOUND)
+"""Codes of a commit whose topic was deleted, or made anew with fewer queues."""
 _STATE_OF = {"commit": "committed", "rollback": "rolled_back"}
 
 
@@ -45,6 +48,8 @@ class Known:
     producer_group: str
     prepared_at_ms: int
     check_due_ms: int
+    places: tuple[tuple[str, int], ...]
+    """Topic and queue of each of its batches."""
     state: str = "prepared"
     decided_at_ms: int | None = None
     """Time of the decision or the discard; None while the transaction is undecided."""
@@ -68,6 +73,8 @@ class TransactionModel:
         self.left: Counter[str] = Counter()
         """Checks that left a node, or that a webhook answered, by transaction."""
         self.rejecting = False
+        self.exists: Callable[[tuple[str, int]], bool] = lambda place: True
+        """Returns whether a topic has a queue."""
         self.retention_ms = TRANSACTION_RETENTION_MS
         self.forgotten: dict[str, str] = {}
         """Forgotten transactions with their last states."""
@@ -106,7 +113,8 @@ class TransactionModel:
         if known is None:
             assert command.check_after_ms is not None, "the API fills it in"
             due_ms = clock_ms + command.check_after_ms
-            known = self.known[transaction_id] = Known(command.producer_group, clock_ms, due_ms)
+            places = tuple((header.topic, header.queue) for header in command.batches)
+            known = self.known[transaction_id] = Known(command.producer_group, clock_ms, due_ms, places)
             self.undecided[transaction_id] = None
             if transaction_id in self.forgotten:
                 self.reborn.add(transaction_id)
@@ -136,6 +144,10 @@ class TransactionModel:
         if known.state not in (*decidable, wanted):
             if not isinstance(result, Refused) or result.extra.get("state") != known.state:
                 _fail("first_decision_wins", transaction_id, f"is {known.state}, {command.decision} gives {result}")
+            return
+        if wanted == "committed" and known.state in decidable and not all(map(self.exists, known.places)):
+            if not isinstance(result, Refused) or result.code not in PLACE_MISSING:
+                _fail("transaction_visibility", transaction_id, f"goes to {known.places}, not all are there: {result}")
             return
         if not isinstance(result, Decided) or result.state != wanted:
             _fail("first_decision_wins", transaction_id, f"is {known.state}, {command.decision} gives {result}")

@@ -1,0 +1,65 @@
+"""The rows that each command of an entry has made visible, as the state machine has written them.
+
+A row that is stored and removed within one entry can be read at no time; the models hear of it from here.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from store.commands.views import Row
+from store.index import keys
+from store.index.index import Index
+from store.messages.placement import At
+from store.messages.queues import _decode, _row
+from store.messages.topics import SYSTEM_TOPICS, topic_id_of
+from store.state.handlers import Handler
+from store.state.machine import StateMachine
+
+from .retention import Place
+
+_Write = tuple[bytes, ...]
+
+
+class WritesByCommand:
+    """Records where in the writes of an entry each command begins, that a state machine over `index` carries out."""
+
+    def __init__(self, machine: StateMachine, index: Index) -> None:
+        self._writes = index.touched
+        self._raft_index = 0
+        self._begins: list[int] = []
+        handlers = machine._handlers
+        machine._handlers = {kind: self._watched(handlers[kind]) for kind in handlers}
+
+    def _watched(self, handler: Handler) -> Handler:
+        def handle(command: Any, at: At, block_offsets: tuple[int, ...]) -> Any:
+            if at.raft_index != self._raft_index:
+                self._raft_index = at.raft_index
+                self._begins.clear()
+            self._begins.append(len(self._writes))
+            return handler(command, at, block_offsets)
+
+        return handle
+
+    def take(self) -> list[Sequence[_Write]]:
+        """Return the writes of each command of the last entry that was handled."""
+        return [self._writes[begin:end] for begin, end in pairwise((*self._begins, len(self._writes)))]
+
+
+class StoredRows:
+    """Reads rows out of writes. Topics are known by their ids from the writes of before."""
+
+    def __init__(self) -> None:
+        self._names = dict(enumerate(SYSTEM_TOPICS, start=1))
+
+    def read(self, writes: Sequence[_Write]) -> list[tuple[Place, Row]]:
+        """Return the rows with topic and queue, in the order in which they were stored."""
+        rows: list[tuple[Place, Row]] = []
+        for write in writes:
+            key, value = write[0], write[1] if len(write) == 2 else b""  # or it deletes
+            if key.startswith(keys.ROW) and value and not value.startswith(keys.ROW):
+                place = (self._names[keys.read_u32(key[1:5])], int.from_bytes(key[5:7]))
+                rows.append((place, _row(key, _decode(value))))
+            elif key.startswith(keys.TOPIC) and value:
+                self._names[topic_id_of(value)] = key[1:].decode()
+        return rows
