@@ -32,6 +32,26 @@ REASON_BYTES_MAX: Final = 255
 DELAY_MS_MAX: Final = 40 * 24 * 3_600_000
 DELAY_LEVELS_S: Final = (1, 5, 10, 30, *(60 * minutes for minutes in (*range(1, 11), 20, 30, 60, 120)))
 """Delays of the levels 1 to 18, in seconds."""
+CHECK_AFTER_MAX_MS: Final = 7 * 24 * 3_600_000
+PULL_MESSAGES_MAX: Final = 10_000
+WAIT_MS_MAX: Final = 30_000
+"""Longest time that a request may wait for messages."""
+OFFSETS_MAX: Final = 1_024
+"""Maximum number of offsets that one request commits."""
+GIVE_BACK_MESSAGES_MAX: Final = 256
+"""Maximum number of messages that one request gives back, or replays from the dead letters."""
+GIVE_BACK_REASON_BYTES_MAX: Final = 255
+POP_MESSAGES_MAX: Final = 32
+POP_ACKS_MAX: Final = 256
+"""Maximum number of receipt handles in one request."""
+POP_INVISIBLE_MS_MAX: Final = 12 * 3_600_000
+LIST_MAX: Final = 1_000
+"""Maximum number of entries on a page of a list."""
+NODE_ID_MAX: Final = 1 << 31
+TIMEOUT_MS_MAX: Final = 3_600_000
+"""Longest time that a request may give the broker for its answer."""
+INT64_MAX: Final = (1 << 63) - 1
+"""Largest offset, time and number of bytes."""
 
 SYSTEM_TOPICS: Final = frozenset(
     {"RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"}

@@ -14,6 +14,14 @@ from keelmq.message import Origin, Receipt
 MSGPACK: Final = "application/msgpack"
 JSON: Final = "application/json"
 
+# Names of headers of answers, in lower case as the transport has them.
+APPLIED_INDEX_HEADER: Final = "keelmq-applied-index"
+DISK_BYTES_HEADER: Final = "keelmq-disk-bytes"
+"""Header of a pull: bytes read from the node's disk for it. Without the header, all bytes came from memory."""
+NEXT_INDEX_HEADER: Final = "keelmq-next-index"
+NEXT_EVENT_HEADER: Final = "keelmq-next-event"
+CLUSTER_UID_HEADER: Final = "keelmq-cluster-uid"
+
 T = TypeVar("T")
 
 BlockEncoding = Literal["none", "zstd"]

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from cluster import VERSION
 from cluster.budgets.request_deadline import TIMEOUT_HEADER, TIMEOUT_MS_MAX
-from cluster.http.app import UNKNOWN_HERE
+from cluster.http.app import APPLIED_INDEX_HEADER, UNKNOWN_HERE
 from cluster.http.metering import is_free
 from cluster.http.request_guard import METHODS_WITH_BODY
 from cluster.http.responses import ProblemDocument
@@ -142,7 +142,10 @@ def _responses(route: Route, schemas: _Schemas) -> Json:
     responses: Json = {}
     for status, media in route.responses.items():
         content = {name: {"schema": schemas.of(kind)} for name, kind in media.items()}
-        responses[str(status)] = {"description": route.summary, **({"content": content} if content else {})}
+        described: Json = {"description": route.summary, **({"content": content} if content else {})}
+        if headers := _headers(route):
+            described["headers"] = headers
+        responses[str(status)] = described
     errors = route.errors
     asks_leader = route.method == "GET" and UNKNOWN_HERE.intersection(errors)
     if asks_leader:
@@ -167,6 +170,11 @@ def _responses(route: Route, schemas: _Schemas) -> Json:
             },
         }
     return responses
+
+
+def _headers(route: Route) -> Json:
+    of_reads = (APPLIED_INDEX_HEADER,) if route.method == "GET" else ()
+    return {name: {"schema": {"type": "string"}} for name in (*of_reads, *route.answer_headers)}
 
 
 def _codes_by_status(errors: Sequence[str]) -> Mapping[int, list[str]]:

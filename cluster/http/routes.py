@@ -58,6 +58,8 @@ class Route(NamedTuple):
     """Codes in addition to those with which every route may answer (cluster/http/openapi.py)."""
     redirects: bool = False
     """True when a follower answers with 307."""
+    answer_headers: tuple[str, ...] = ()
+    """Headers of a successful answer, with which a client goes on."""
     takes_idempotency_key: bool = False
     keeps_session: bool = False
     """True when a client without an answer loses what it holds: a quota refuses such requests last."""

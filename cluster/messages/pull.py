@@ -103,6 +103,7 @@ class PullApi:
                 "Read messages from an offset on; wait up to wait_ms for the first",
                 {200: {JSON: PullView, MSGPACK: BlockPullView}},
                 query=PullQuery,
+                answer_headers=(DISK_BYTES_HEADER,),
                 errors=("invalid_filter", *QUEUE_ERRORS, "offset_out_of_range", "overloaded", "message_damaged"),
                 redirects=True,
                 access=of_topic("read"),

@@ -60,6 +60,16 @@ class EventView(msgspec.Struct, array_like=True, frozen=True):
     filter: str | None
 
 
+class EntryEvents(msgspec.Struct, array_like=True, frozen=True):
+    """Events of one entry, each as it is encoded; `first_row` is the number of rows of the entry's events before."""
+
+    index: int
+    term: int
+    timestamp_ms: int
+    first_row: int
+    events: list[msgspec.Raw]
+
+
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -174,7 +184,7 @@ class EventsPage:
             if pace.is_tired:
                 await pace.rest()
         if taken:
-            body = _encode((self.next_index, outcome.term, outcome.clock_ms, first_row, taken))
+            body = _encode(EntryEvents(self.next_index, outcome.term, outcome.clock_ms, first_row, taken))
             self.frames.append(_FRAME.pack(len(body), crc32c(body)))
             self.frames.append(body)
             self._size_bytes += _FRAME.size

@@ -9,8 +9,9 @@ import secrets
 from typing import Final
 
 import keelmq
-from keelmq.consuming.pop_calls import POP_MESSAGES_MAX, PopCalls
+from keelmq.consuming.pop_calls import PopCalls
 from keelmq.consuming.selection import EVERYTHING, Selection
+from keelmq.limits import POP_MESSAGES_MAX
 from tests.bench import load
 from tests.bench.cluster import BenchCluster
 from tests.bench.figures import Figure, Figures

@@ -23,6 +23,9 @@ from keelmq.admin.transactions import DecidedTransaction, ResumedTransaction, Tr
 from keelmq.admin.view import View, view_of, views_of
 from keelmq.errors import InvalidRequest, NotFound, OffsetOutOfRange
 from keelmq.limits import (
+    INT64_MAX,
+    LIST_MAX,
+    NODE_ID_MAX,
     QUEUES_MAX,
     check_audit,
     check_group,
@@ -34,14 +37,13 @@ from keelmq.log.log_events import EventsPage
 from keelmq.producing.scheduled import cancel_scheduled
 from keelmq.transport.connection import Connection
 from keelmq.transport.retry import Deadline
+from keelmq.wire import APPLIED_INDEX_HEADER, CLUSTER_UID_HEADER, NEXT_EVENT_HEADER, NEXT_INDEX_HEADER
 
-PAGE_MAX: Final = 1_000
+PAGE_MAX: Final = LIST_MAX
 """Maximum number of entries in one page of a list."""
 
 LOG_BYTES: Final = 1024 * 1024
 LOG_MARGIN_MS: Final = 5_000
-OFFSET_MAX: Final = (1 << 63) - 1
-NODE_ID_MAX: Final = 1 << 31
 
 OCTETS: Final = "application/octet-stream, application/json"
 
@@ -118,7 +120,7 @@ class Admin:
     async def message_at(self, topic: str, queue: int, offset: int) -> StoredMessage:
         """Return the message at this offset. Raises OffsetOutOfRange when the queue has no message there."""
         check_range("queue", queue, 0, QUEUES_MAX - 1)
-        check_range("offset", offset, 0, OFFSET_MAX)
+        check_range("offset", offset, 0, INT64_MAX)
         query = query_of({"offset": offset, "max_messages": 1})
         page = await self._calls.document("GET", f"{topic_path(topic)}/queues/{queue}/messages?{query}")
         found = views_of(StoredMessage, page, "messages")
@@ -294,7 +296,7 @@ class Admin:
             follower_ok=True,
             waits_ms=wait_ms,
         )
-        return response.body, int(response.headers.get("keelmq-next-index", from_index))
+        return response.body, int(response.headers.get(NEXT_INDEX_HEADER, from_index))
 
     async def log_events(
         self,
@@ -333,10 +335,10 @@ class Admin:
         headers = response.headers
         return EventsPage(
             response.body,
-            int(headers.get("keelmq-next-index", from_index)),
-            int(headers.get("keelmq-next-event", from_event)),
-            int(headers.get("keelmq-applied-index", 0)),
-            headers.get("keelmq-cluster-uid", ""),
+            int(headers.get(NEXT_INDEX_HEADER, from_index)),
+            int(headers.get(NEXT_EVENT_HEADER, from_event)),
+            int(headers.get(APPLIED_INDEX_HEADER, 0)),
+            headers.get(CLUSTER_UID_HEADER, ""),
         )
 
     async def add_node(self, node_id: int, peer_address: str, http_address: str) -> ClusterMembers:

@@ -12,7 +12,7 @@ from keelmq.admin.producer_groups import ProducerGroup
 from keelmq.admin.topics import TopicInfo
 from keelmq.admin.users import Rule, UserInfo
 from keelmq.errors import InvalidRequest, LimitExceeded
-from keelmq.limits import QUEUES_MAX, check_group, check_topic
+from keelmq.limits import INT64_MAX, QUEUES_MAX, check_group, check_topic
 
 FORMAT: Final = "keelmq-definitions"
 VERSION: Final = 1
@@ -29,7 +29,6 @@ JOIN_PREFIX: Final = "join:"
 RESERVED_USERS: Final = frozenset({"admin", "anonymous"})
 """Names that no user may have."""
 
-INT64_MAX: Final = (1 << 63) - 1
 
 Limit = Annotated[int, Meta(ge=-1, le=INT64_MAX)]
 Count = Annotated[int, Meta(ge=0, le=INT64_MAX)]

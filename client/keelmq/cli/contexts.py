@@ -156,6 +156,8 @@ def save(contexts: Contexts) -> None:
     """Replace the file at once, readable by its owner only: after a crash it has its former content or this one. Raises
     InvalidRequest.
     """
+    from keelmq.cli.files import replace_file
+
     file = path()
     document = {
         "current": contexts.current,
@@ -169,29 +171,9 @@ def save(contexts: Contexts) -> None:
         raise _invalid(f"{file}: would have more than {FILE_BYTES_MAX} bytes; remove contexts")
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _replace(file, content)
+        replace_file(file, content, new_mode=0o600)
     except OSError as error:
         raise _invalid(f"{file}: cannot be written: {error.strerror}") from None
-
-
-def _replace(file: Path, content: bytes) -> None:
-    import tempfile
-
-    descriptor, new = tempfile.mkstemp(prefix=".contexts-", dir=file.parent)  # mode 0600
-    try:
-        with open(descriptor, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(new).rename(file)
-    except BaseException:
-        Path(new).unlink(missing_ok=True)
-        raise
-    directory = os.open(file.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 def _decode(document: Any) -> Contexts:

@@ -8,7 +8,7 @@ from typing import Final
 from keelmq import wire
 from keelmq.consuming.assigned_queues import AssignedQueues
 from keelmq.consuming.group_beginnings import GroupBeginnings
-from keelmq.consuming.group_session import MOVED_ON, OFFSETS_PER_COMMIT_MAX, SESSION_OVER, GroupSession, TopicQueue
+from keelmq.consuming.group_session import MOVED_ON, SESSION_OVER, GroupSession, TopicQueue
 from keelmq.consuming.queue_reader import QueueReader
 from keelmq.consuming.redelivery import wish_of
 from keelmq.consuming.session_times import SessionTimes
@@ -20,6 +20,7 @@ from keelmq.errors import (
     NotFound,
     OffsetOutOfRange,
 )
+from keelmq.limits import OFFSETS_MAX
 from keelmq.line_log import log
 from keelmq.message import ReceivedMessage
 from keelmq.transport.connection import Connection
@@ -272,8 +273,8 @@ class GroupMember:
             self._beginnings.saw((await self._session.detail()).members)
         if missing and not self._closed:
             begin = await self._beginnings.find(missing)
-            for first in range(0, len(missing), OFFSETS_PER_COMMIT_MAX):
-                part = missing[first : first + OFFSETS_PER_COMMIT_MAX]
+            for first in range(0, len(missing), OFFSETS_MAX):
+                part = missing[first : first + OFFSETS_MAX]
                 await self._session.commit(generation, {place: begin[place] for place in part}, begins=True)
             committed = {**committed, **begin}
         return {place: committed[place] for place in sorted(places) if place in committed}
@@ -286,9 +287,9 @@ class GroupMember:
 
     async def _commit(self) -> None:
         due = [reader for reader in self._readers.values() if reader.position != reader.committed]
-        for first in range(0, len(due), OFFSETS_PER_COMMIT_MAX):
+        for first in range(0, len(due), OFFSETS_MAX):
             offsets = {}
-            part = due[first : first + OFFSETS_PER_COMMIT_MAX]
+            part = due[first : first + OFFSETS_MAX]
             for reader in part:
                 reader.sent = offsets[reader.place] = reader.position
             await self._session.commit(self._generation, offsets)

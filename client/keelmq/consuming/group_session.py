@@ -19,6 +19,7 @@ from keelmq.errors import (
     Unavailable,
     UnknownOutcome,
 )
+from keelmq.limits import GIVE_BACK_MESSAGES_MAX
 from keelmq.message import ReceivedMessage
 from keelmq.transport.connection import Connection
 from keelmq.transport.http1 import HttpResponse
@@ -26,12 +27,7 @@ from keelmq.transport.retry import Deadline
 
 TopicQueue = tuple[str, int]
 
-OFFSETS_PER_COMMIT_MAX: Final = 1_024
-GIVEN_BACK_PER_CALL_MAX: Final = 256
 PULL_MARGIN_MS: Final = 5_000
-APPLIED_INDEX_HEADER: Final = "keelmq-applied-index"
-DISK_BYTES_HEADER: Final = "keelmq-disk-bytes"
-"""Header of a pull: bytes read from the node's disk for it. Without the header, all bytes came from memory."""
 
 SESSION_OVER: Final = (MemberNotFound, GroupNotFound)
 """Errors that mean that the session is over or the group was deleted meanwhile; the member has to join again."""
@@ -172,10 +168,10 @@ class GroupSession:
         """Give messages back and return the resulting generation. Harmless to repeat.
 
         On return the messages are scheduled for redelivery, or are dead letters. Raises one of MOVED_ON."""
-        for begin in range(0, len(messages), GIVEN_BACK_PER_CALL_MAX):
+        for begin in range(0, len(messages), GIVE_BACK_MESSAGES_MAX):
             entries = [
                 wire.GivenBack(message.topic, message.queue, message.offset, reason, delay_ms)
-                for message in messages[begin : begin + GIVEN_BACK_PER_CALL_MAX]
+                for message in messages[begin : begin + GIVE_BACK_MESSAGES_MAX]
             ]
             answer = await self._connection.call_for(
                 wire.GiveBackResponse,
@@ -185,7 +181,7 @@ class GroupSession:
                 deadline=self._deadline(),
                 tries=3,
             )
-            if answer.generation != generation and begin + GIVEN_BACK_PER_CALL_MAX < len(messages):
+            if answer.generation != generation and begin + GIVE_BACK_MESSAGES_MAX < len(messages):
                 # The first message given back added the retry queue to the group; the rest needs another call.
                 raise StaleGeneration("stale_generation", f"the group moved on to generation {answer.generation}")
             generation = answer.generation
@@ -274,7 +270,7 @@ def _pull_target(
 def _pulled(response: HttpResponse, place: TopicQueue, offset: int, selection: Selection) -> Pulled:
     """Decode the page of a response. Raises Corrupt."""
     pulled = wire.decode(wire.PullResponse, response.body, response.headers.get("content-type", ""))
-    index, is_cold = applied_index(response), DISK_BYTES_HEADER in response.headers
+    index, is_cold = applied_index(response), wire.DISK_BYTES_HEADER in response.headers
     topic, queue = place
     messages: list[ReceivedMessage] = []
     expected: int | None = None  # the first batch may begin earlier, or later when earlier messages have expired
@@ -318,7 +314,7 @@ def _pulled(response: HttpResponse, place: TopicQueue, offset: int, selection: S
 
 def applied_index(response: HttpResponse) -> int | None:
     """Return the minimum index that the node had applied before it began to answer; None if it is unknown."""
-    value = response.headers.get(APPLIED_INDEX_HEADER, "")
+    value = response.headers.get(wire.APPLIED_INDEX_HEADER, "")
     return int(value) if value.isdecimal() else None
 
 

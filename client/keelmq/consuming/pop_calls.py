@@ -12,11 +12,7 @@ from keelmq.message import Origin, ReceivedMessage
 from keelmq.transport.connection import Connection
 from keelmq.transport.retry import Deadline
 
-POP_MESSAGES_MAX: Final = 32
-ACKS_MAX: Final = 256
-"""Maximum number of receipt handles in one request."""
 INVISIBLE_MS: Final = 60_000
-INVISIBLE_MS_MAX: Final = 12 * 3_600_000
 MARGIN_MS: Final = 5_000
 """Time that a call may take beyond its wait at the broker."""
 

@@ -10,11 +10,9 @@ from keelmq.consuming.assigned_queues import CANCELLED_GRACE_MS
 from keelmq.consuming.attempts import HandlerCancelled, log_failed_attempt
 from keelmq.consuming.faults import Faults, OnFault
 from keelmq.consuming.handler_call import HandlerCall, handle_of
+from keelmq.consuming.handlers import CONSUME_TIMEOUT_MS_MAX
 from keelmq.consuming.pop_calls import (
-    ACKS_MAX,
     INVISIBLE_MS,
-    INVISIBLE_MS_MAX,
-    POP_MESSAGES_MAX,
     PopCalls,
     PoppedMessage,
     Start,
@@ -23,7 +21,15 @@ from keelmq.consuming.redelivery import RetryLater, wish_of
 from keelmq.consuming.selection import Selection
 from keelmq.consuming.stop_signals import stopped_by_signals
 from keelmq.errors import Closed, Conflict, ConsumeTimeout, InvalidRequest, KeelMQError, NotFound
-from keelmq.limits import check_group, check_range, check_topic
+from keelmq.limits import (
+    POP_ACKS_MAX,
+    POP_INVISIBLE_MS_MAX,
+    POP_MESSAGES_MAX,
+    WAIT_MS_MAX,
+    check_group,
+    check_range,
+    check_topic,
+)
 from keelmq.line_log import log
 from keelmq.message import ReceivedMessage
 from keelmq.plain_calls import WorkerThreads
@@ -35,7 +41,6 @@ from keelmq.transport.tls import Tls
 WAIT_MS: Final = 15_000
 CLOSE_TIMEOUT_MS: Final = 10_000
 CONSUME_TIMEOUT_MS: Final = 15 * 60_000
-CONSUME_TIMEOUT_MS_MAX: Final = 7 * 24 * 3_600_000
 INVISIBLE_MS_MIN: Final = 1_000
 CONCURRENCY: Final = 8
 PAUSE_S: Final = 0.5
@@ -89,8 +94,8 @@ class PopConsumer:
             raise InvalidRequest("invalid_request", "start: earliest or latest")
         if tags is not None and filter is not None:
             raise InvalidRequest("invalid_request", "tags or filter, not both")
-        check_range("invisible_ms", invisible_ms, INVISIBLE_MS_MIN, INVISIBLE_MS_MAX)
-        check_range("wait_ms", wait_ms, 0, 30_000)
+        check_range("invisible_ms", invisible_ms, INVISIBLE_MS_MIN, POP_INVISIBLE_MS_MAX)
+        check_range("wait_ms", wait_ms, 0, WAIT_MS_MAX)
         check_range("close_timeout_ms", close_timeout_ms, 0, 3_600_000)
         check_range("consume_timeout_ms", consume_timeout_ms, 1, CONSUME_TIMEOUT_MS_MAX)
         if connection is None and not servers:
@@ -257,7 +262,7 @@ class PopConsumer:
         _, reason = wish_of(failure)
         try:
             if isinstance(failure, RetryLater) and failure.delay_ms:
-                await self._calls.hold(handle, min(failure.delay_ms, INVISIBLE_MS_MAX))
+                await self._calls.hold(handle, min(failure.delay_ms, POP_INVISIBLE_MS_MAX))
             else:
                 at_once = isinstance(failure, RetryLater) and failure.delay_ms == 0
                 await self._calls.give_back(handle, at_once=at_once, reason=reason)
@@ -302,7 +307,7 @@ class PopConsumer:
 
     async def _send_acks(self) -> None:
         """Acknowledge the processed messages; each stays pending until its acknowledgement is answered."""
-        handles = list(self._acks)[:ACKS_MAX]
+        handles = list(self._acks)[:POP_ACKS_MAX]
         if not handles:
             self._acks_due.clear()
             return

@@ -18,7 +18,7 @@ from keelmq.consuming.queue_pages import QueuePages
 from keelmq.consuming.redelivery import RetryLater
 from keelmq.consuming.selection import EVERYTHING, Selection
 from keelmq.errors import Closed, ConsumeTimeout, KeelMQError, OffsetOutOfRange
-from keelmq.limits import check_range
+from keelmq.limits import PULL_MESSAGES_MAX, WAIT_MS_MAX, check_range
 from keelmq.line_log import log
 from keelmq.message import ReceivedMessage
 from keelmq.transport.connection import Connection
@@ -26,7 +26,6 @@ from keelmq.transport.outage import Outage
 from keelmq.transport.retry import Backoff
 
 PULL_BYTES_MAX: Final = 4 * 1024 * 1024
-PULL_MESSAGES_MAX: Final = 10_000
 FETCH_PAUSE_MS: Final = 50
 FETCH_PAUSE_MAX_MS: Final = 2_000
 HANDLER_PAUSE_MS: Final = 100
@@ -63,7 +62,7 @@ class ReaderOptions(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         """Raises InvalidRequest for a number out of its range."""
-        check_range("wait_ms", self.wait_ms, 0, 30_000)
+        check_range("wait_ms", self.wait_ms, 0, WAIT_MS_MAX)
         check_range("prefetch_messages", self.prefetch_messages, 1, 1_000_000)
         check_range("prefetch_bytes", self.prefetch_bytes, 1, 1 << 40)
 

@@ -1,12 +1,11 @@
 """Redelivery of messages that a handler cannot process now; after too many attempts they become dead letters."""
 
-from typing import Final, Literal
+from typing import Literal
 
 from keelmq.errors import InvalidRequest
-from keelmq.limits import DELAY_MS_MAX, check_range
+from keelmq.limits import DELAY_MS_MAX, GIVE_BACK_REASON_BYTES_MAX, check_range
 from keelmq.printable import error_text
 
-REASON_BYTES_MAX: Final = 255
 OnError = Literal["block", "give_back"]
 
 
@@ -42,4 +41,4 @@ def wish_of(failure: BaseException) -> tuple[int | None, str]:
 
 
 def _cut(reason: str) -> str:
-    return reason.encode(errors="replace")[:REASON_BYTES_MAX].decode(errors="ignore")
+    return reason.encode(errors="replace")[:GIVE_BACK_REASON_BYTES_MAX].decode(errors="ignore")

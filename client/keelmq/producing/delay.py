@@ -3,9 +3,7 @@
 from typing import Final, NamedTuple
 
 from keelmq.errors import InvalidRequest
-from keelmq.limits import DELAY_LEVELS_S, DELAY_MS_MAX, check_range
-
-TIME_MS_MAX: Final = (1 << 63) - 1
+from keelmq.limits import DELAY_LEVELS_S, DELAY_MS_MAX, INT64_MAX, check_range
 
 
 class Delay(NamedTuple):
@@ -33,5 +31,5 @@ def delay_of(delay_level: int | None, delay_ms: int | None, deliver_at_ms: int |
     if delay_ms is not None:
         check_range("delay_ms", delay_ms, 0, DELAY_MS_MAX)
         return Delay(delay_ms=delay_ms)
-    check_range("deliver_at_ms", deliver_at_ms, 0, TIME_MS_MAX)
+    check_range("deliver_at_ms", deliver_at_ms, 0, INT64_MAX)
     return Delay(deliver_at_ms=deliver_at_ms)

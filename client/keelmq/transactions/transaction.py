@@ -30,6 +30,7 @@ from keelmq.errors import (
     TransactionNotFound,
 )
 from keelmq.limits import (
+    CHECK_AFTER_MAX_MS,
     REQUEST_BATCHES_MAX,
     REQUEST_BYTES_MAX,
     REQUEST_MESSAGES_MAX,
@@ -66,7 +67,6 @@ DECISION_TIMEOUT_MS: Final = 10_000
 CHECK_CONCURRENCY: Final = 16
 CHECK_HANDLER_TIMEOUT_MS: Final = 60_000
 CLOSE_GRACE_MS: Final = 10_000
-CHECK_AFTER_MS_MAX: Final = 7 * 24 * 3_600_000
 # Short, because an UNKNOWN decision changes nothing at the broker.
 UNKNOWN_TIMEOUT_MS: Final = 1_000
 
@@ -277,7 +277,7 @@ class TransactionProducer:
             transaction_id = secrets.token_hex(16)
         check_transaction_id(transaction_id)
         if check_after_ms is not None:
-            check_range("check_after_ms", check_after_ms, 0, CHECK_AFTER_MS_MAX)
+            check_range("check_after_ms", check_after_ms, 0, CHECK_AFTER_MAX_MS)
         deadline = Deadline(self._send_timeout_ms)
         batches = await self._batches(transaction_id, given, deadline, compress)
         body = wire.encode_msgpack(

@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from keelmq import wire
 from keelmq.errors import Closed, KeelMQError, NoLeader, Overloaded, QuotaExceeded, Unavailable
+from keelmq.limits import TIMEOUT_MS_MAX
 from keelmq.line_log import log
 from keelmq.tracing import trace_header
 from keelmq.transport.answer_time import AnswerTime
@@ -34,7 +35,6 @@ from keelmq.transport.tls import Tls, TlsFiles
 CONNECT_TIMEOUT_MS: Final = 1_000
 CALL_TIMEOUT_MS: Final = 10_000
 REDIRECTS_IN_A_ROW_MAX: Final = 4
-TIMEOUT_MS_MAX: Final = 3_600_000
 TIMEOUT_HEADER: Final = "KeelMQ-Timeout-Ms"
 """Header with the time in ms that the client waits for the answer to a write; the broker proposes nothing after it."""
 NODES_KNOWN_S: Final = 300

@@ -10,9 +10,9 @@ from keelmq import Message, Origin, RetryLater
 from keelmq.blocks.batch import encode_messages
 from keelmq.consuming.group_session import pull
 from keelmq.consuming.queue_reader import Handling, QueueReader, ReaderOptions
-from keelmq.consuming.redelivery import REASON_BYTES_MAX, wish_of
+from keelmq.consuming.redelivery import wish_of
 from keelmq.errors import Forbidden, InvalidName, InvalidRequest, NoLeader
-from keelmq.limits import check_topic, check_writable_topic
+from keelmq.limits import GIVE_BACK_REASON_BYTES_MAX, check_topic, check_writable_topic
 from keelmq.message import ReceivedMessage
 from keelmq.transport.connection import Connection
 from keelmq.transport.http1 import HttpResponse
@@ -110,8 +110,8 @@ def test_reasons_are_cut_to_what_the_broker_takes() -> None:
     assert wish_of(RetryLater(7, "r")) == (7, "r")
     assert wish_of(ValueError("v")) == (None, "ValueError: v")
     _, reason = wish_of(RetryLater(reason="a" + "ü" * 200))
-    assert len(reason.encode()) == REASON_BYTES_MAX
-    assert len(wish_of(RetryLater(reason="ü" * 200))[1].encode()) == REASON_BYTES_MAX - 1
+    assert len(reason.encode()) == GIVE_BACK_REASON_BYTES_MAX
+    assert len(wish_of(RetryLater(reason="ü" * 200))[1].encode()) == GIVE_BACK_REASON_BYTES_MAX - 1
     assert wish_of(RetryLater(reason="\ud800"))[1] == "?"
     for delay_ms in (-1, 40 * 86_400_000 + 1):
         with pytest.raises(InvalidRequest):

@@ -10,7 +10,6 @@ import msgspec
 import pytest
 from crc32c import crc32c
 
-from cluster import limits as broker
 from keelmq import limits as sdk
 from keelmq.consuming.consumer import Consumer
 from keelmq.errors import KeelMQError
@@ -20,8 +19,7 @@ from keelmq.transactions.decision import Decision, Transaction
 from keelmq.transactions.transaction import TransactionProducer
 from keelmq.transport.connection import Connection
 from keelmq.transport.http1 import HttpResponse
-from store.limits import CHECK_AFTER_MAX_MS, OPERATOR_BYTES_MAX, QUEUES_MAX, REASON_BYTES_MAX
-from store.messages.topics import SYSTEM_TOPICS
+from store.limits import CHECK_AFTER_MAX_MS, QUEUES_MAX
 from tests.unit.client.scripted import (
     RECEIPT,
     SERVERS,
@@ -341,11 +339,3 @@ async def test_both_sides_draw_the_line_of_a_consumer_group_at_the_same_place(
 async def test_text_that_utf8_cannot_carry_is_an_invalid_request(field: str) -> None:
     value: Any = {"keys": ["\ud800"], "properties": {"a": "\ud800"}}.get(field, "\ud800")
     assert await sdk_produces(one(**{field: value})) == "invalid_request"
-
-
-def test_the_constants_agree() -> None:
-    assert set(sdk.SYSTEM_TOPICS) == set(SYSTEM_TOPICS)
-    assert (sdk.BODY_BYTES_MAX, sdk.BLOCK_BYTES_MAX) == (broker.BODY_BYTES_MAX, broker.BLOCK_BYTES_MAX)
-    assert (sdk.BATCH_MESSAGES_MAX, sdk.REQUEST_BATCHES_MAX) == (broker.BLOCK_MESSAGES_MAX, broker.BATCHES_MAX)
-    assert sdk.REQUEST_MESSAGES_MAX == broker.REQUEST_MESSAGES_MAX
-    assert (sdk.OPERATOR_BYTES_MAX, sdk.REASON_BYTES_MAX) == (OPERATOR_BYTES_MAX, REASON_BYTES_MAX)

@@ -2,21 +2,19 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from keelmq.cli.complete import GroupArgument
 from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run, say, when, zone
+from keelmq.limits import GIVE_BACK_MESSAGES_MAX
 
 if TYPE_CHECKING:
     from keelmq.admin import Admin, DeadLetter
     from keelmq.transport.connection import Connection
 
 app = typer.Typer(no_args_is_help=True, help="List dead letters, and deliver them to their group once more.")
-
-REPLAY_MAX: Final = 256
-"""Maximum number of dead letters that one call replays or reads."""
 
 
 @app.command("list", epilog="Example:  keelmq dlq list points")
@@ -78,7 +76,7 @@ def replay(
 
 async def _replay(admin: "Admin", group: str, rate: int, offsets: list[int] | None) -> tuple[int, int]:
     """Replay portions of a tenth of a second each, paced to `rate` messages per second."""
-    portion = max(1, min(REPLAY_MAX, rate // 10))
+    portion = max(1, min(GIVE_BACK_MESSAGES_MAX, rate // 10))
     replayed = already = 0
     loop = asyncio.get_running_loop()
     next_s = loop.time()

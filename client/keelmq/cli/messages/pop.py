@@ -42,13 +42,13 @@ def pop(
     invisible_ms = parse_duration(invisible, "--invisible")
 
     async def work(connection: "Connection") -> None:
-        from keelmq.consuming.pop_calls import INVISIBLE_MS_MAX, PopCalls
+        from keelmq.consuming.pop_calls import PopCalls
         from keelmq.consuming.selection import Selection
-        from keelmq.limits import check_group, check_range, check_topic
+        from keelmq.limits import POP_INVISIBLE_MS_MAX, check_group, check_range, check_topic
 
         check_group(group)
         check_topic(topic)
-        check_range("invisible_ms", invisible_ms, 1, INVISIBLE_MS_MAX)
+        check_range("invisible_ms", invisible_ms, 1, POP_INVISIBLE_MS_MAX)
         calls = PopCalls(connection, group, topic, Selection(tags, filter), "keelmq-cli")
         left = max_messages
         while left is None or left > 0:

@@ -1,8 +1,6 @@
 """Commands of `keelmq definitions`: what administrators have set, in one file."""
 
-import os
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from keelmq.cli.files import replace_file
 from keelmq.cli.output import DEFAULT_SERVERS, EXIT_ERROR, AsJson, Servers, fail, print_json, run, say
 from keelmq.errors import InvalidRequest, KeelMQError
 
@@ -168,24 +167,7 @@ def _read(file: str) -> bytes:
 
 
 def _replace(target: Path, data: bytes) -> None:
-    """Write the file as a whole: after a crash it is the former one or the new one. Raises InvalidRequest."""
-    temporary = None
     try:
-        mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        with os.fdopen(descriptor, "wb") as opened:
-            opened.write(data)
-            opened.flush()
-            os.fchmod(opened.fileno(), mode)
-            os.fsync(opened.fileno())
-        os.replace(temporary, target)
+        replace_file(target, data)
     except OSError as exc:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
         raise InvalidRequest("file_unusable", f"{target}: {exc.strerror}") from exc
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

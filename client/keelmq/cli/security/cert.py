@@ -9,6 +9,7 @@ import typer
 
 from keelmq.cli.output import EXIT_ERROR, EXIT_INTERRUPTED, AsJson, fail, print_json, print_table, say, when, zone
 from keelmq.errors import KeelMQError
+from keelmq.limits import NODE_ID_MAX
 
 if TYPE_CHECKING:
     from keelmq.cli.security.authority_directory import Made
@@ -21,7 +22,6 @@ T = TypeVar("T")
 AUTHORITY_DAYS: Final = 3_650
 CERTIFICATE_DAYS: Final = 365
 DAYS_MAX: Final = 36_500
-NODE_ID_MAX: Final = 1 << 31
 DAY_MS: Final = 86_400_000
 
 app = typer.Typer(

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, NoReturn
 
+from keelmq.cli.files import replace_file, sync_directory, write_synced
 from keelmq.errors import Conflict, KeelMQError
 
 FILE_BYTES_MAX: Final = 1024 * 1024
@@ -43,7 +44,7 @@ def create(files: Sequence[NewFile]) -> None:
                 _give_name(written, file.path)
             named.append(file.path)
         with _named_errors(files[0].path.parent, "written"):
-            _sync_directory(files[0].path.parent)
+            sync_directory(files[0].path.parent)
     except BaseException:
         _remove(named)
         raise
@@ -52,24 +53,12 @@ def create(files: Sequence[NewFile]) -> None:
 
 
 def replace(file: NewFile) -> None:
-    """Replace a file, which keeps its mode and, where this user may do that, its owner.
-
-    At every moment, also after a crash, the name leads to the whole former file or to the whole new one. A process that
-    is killed may leave an unfinished file whose name begins with a dot. Raises KeelMQError (`file_unusable`) when the
-    new file cannot be written.
+    """Replace a file that exists, as `replace_file` does. Raises KeelMQError (`file_unusable`) when that cannot be
+    done.
     """
     with _named_errors(file.path, "replaced"):
-        status = file.path.stat()
-        written = _write_beside(file)
-        try:
-            written.chmod(status.st_mode & 0o777)
-            with contextlib.suppress(PermissionError):
-                os.chown(written, status.st_uid, status.st_gid)
-            written.replace(file.path)
-        except BaseException:
-            _remove([written])
-            raise
-        _sync_directory(file.path.parent)
+        file.path.stat()
+        replace_file(file.path, file.content)
 
 
 @contextlib.contextmanager
@@ -88,7 +77,7 @@ def directory_for(path: Path) -> Iterator[None]:
     try:
         if made:
             with _named_errors(path.parent, "written"):
-                _sync_directory(path.parent)
+                sync_directory(path.parent)
         yield
     except BaseException:
         if made:
@@ -147,18 +136,7 @@ def _fail(path: Path, what: str, error: OSError, when_missing: str) -> NoReturn:
 def _write_beside(file: NewFile) -> Path:
     """Write the content into a new file of the same directory, sync it, and return its path."""
     path = file.path.with_name(f".{file.path.name}.{secrets.token_hex(4)}")
-    # The mode is given with the creation, so there is no moment at which others could open a key.
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, file.mode)
-    try:
-        rest = memoryview(file.content)
-        while rest:
-            rest = rest[os.write(descriptor, rest) :]
-        os.fsync(descriptor)
-    except BaseException:
-        _remove([path])
-        raise
-    finally:
-        os.close(descriptor)
+    write_synced(path, file.content, file.mode)
     return path
 
 
@@ -172,14 +150,6 @@ def _give_name(written: Path, path: Path) -> None:
         if is_taken(path):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
         written.replace(path)
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _remove(paths: Sequence[Path]) -> None:
