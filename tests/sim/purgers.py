@@ -28,6 +28,7 @@ NOT_YET = "feature_not_enabled"
 GONE = ("topic_not_found", "queue_not_found")
 NOT_RAISED = ("change_in_progress", "feature_level_not_known")
 RAISE_PAUSE_US = 100_000
+ROLL_BACK_PAUSE_US = 500_000
 
 
 class Purgers:
@@ -63,10 +64,15 @@ class Purgers:
             self._raised = True
 
     def heal(self) -> None:
-        """Begin nothing new, and decide all transactions."""
+        """Begin nothing new, and decide all transactions, also those whose half message is still on its way."""
         self.running = False
-        for transaction_id in sorted(self._undecided):
-            self._roll_back(transaction_id)
+        if self._settings is not None:
+            self._roll_back_prepared()
+
+    def _roll_back_prepared(self) -> None:
+        for transaction_id in sorted(self._undecided & self._history.transactions.undecided.keys()):
+            self._decide(transaction_id, "rollback")
+        self._world.after(ROLL_BACK_PAUSE_US, self._roll_back_prepared)
 
     def unsettled(self) -> str:
         """Describe the work that is not done; empty when all is done."""
@@ -191,23 +197,16 @@ class Purgers:
         }
         self._call(msgpack_request("POST", "/v1/transactions", body), on_answer)
 
-    def _roll_back(self, transaction_id: str) -> None:
-        self._decide(transaction_id, "rollback")
-
     def _decide(self, transaction_id: str, decision: str) -> None:
         sent = self._ledger.transactions[transaction_id]
         sent.asked.add(decision)
 
         def on_answer(answer: Answer | None) -> None:
             if answer is None:
-                if decision == "rollback":
-                    self._roll_back(transaction_id)
                 return
             if answer.ok or answer.code == "transaction_conflict":
                 sent.reborn = transaction_id in self._history.transactions.reborn
                 sent.told(transaction_id, answer.body["state"])
-            elif answer.code in PLACE_MISSING and not self.running:
-                self._roll_back(transaction_id)
             elif answer.code not in (*PLACE_MISSING, "transaction_not_found"):
                 raise Violation("refused", f"{decision} of {transaction_id} was refused: {answer}")
 

@@ -74,10 +74,12 @@ def test_a_half_that_is_committed_and_purged_within_one_entry(watched: Watched) 
     assert watched.gone() == ["half"]
 
 
-def test_a_topic_that_is_made_anew_within_the_entry_that_deletes_it(watched: Watched) -> None:
+@pytest.mark.parametrize("purged", [False, True])
+def test_a_topic_that_is_made_anew_within_the_entry_that_deletes_it(watched: Watched, purged: bool) -> None:
+    purge = [PurgeTopic("orders")] * purged
     watched.do(produce("a", 1))
-    watched.do(produce("b"), DeleteTopic("orders"), PutTopic("orders", 1, -1), produce("c"), PurgeTopic("orders"))
-    assert (watched.gone(), watched.history.retention.start(("orders", 0))) == (["c"], 2)
+    watched.do(produce("b"), DeleteTopic("orders"), PutTopic("orders", 1, -1), produce("c"), *purge)
+    assert (watched.gone(), watched.history.retention.start(("orders", 0))) == ((["c"], 2) if purged else ([], 0))
     watched.do(ExpireMessages((), 100))
     watched.check_replica()
 

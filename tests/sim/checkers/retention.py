@@ -87,9 +87,8 @@ class Retention:
         if isinstance(result, TopicDeleted):
             self._retention_ms.pop(result.topic)
             self._retention_bytes.pop(result.topic)
-            for known in (self.gone, self._kept, self._ends, self._starts):
-                for place in [place for place in known if place[0] == result.topic]:
-                    del known[place]
+            for place in [place for place in self._ends if place[0] == result.topic]:
+                self._forget(place)
 
     def exists(self, place: Place) -> bool:
         """Return whether a topic has the queue."""
@@ -107,8 +106,11 @@ class Retention:
     def delete_group(self, result: object) -> None:
         """Forget the deleted group's own topics, which are gone. Those of a new group of this name begin anew."""
         for topic in result.topics if isinstance(result, GroupDeleted) else ():
-            for known in (self.gone, self._kept, self._ends, self._starts):
-                known.pop((topic, 0), None)
+            self._forget((topic, 0))
+
+    def _forget(self, place: Place) -> None:
+        for known in (self.gone, self._kept, self._ends, self._starts, self._stored):
+            known.pop(place, None)
 
     def expire(self, command: ExpireMessages, result: object, clock_ms: int) -> None:
         assert isinstance(result, Expired)
