@@ -3,7 +3,7 @@ of the log.
 
 - **Age:** a message goes when its topic's `retention_ms` is over.
 - **Bytes of the topic:** the oldest messages of a topic go, whichever queue they are in, as long as `retention_bytes`
-  of younger ones are left.
+  of younger ones are left. Of messages of one millisecond those of the lowest queue count as the oldest.
 - **Bytes of the log:** a message goes when it was stored before the last `log_retention_bytes` of the log were written.
   This is a limit in time, too: store/messages/log_times.py knows when that was. It concerns clients' topics alone, also
   those that keep messages for ever.

@@ -156,3 +156,14 @@ def test_what_is_left_to_remove_is_told(watched: Watched) -> None:
     assert retention.unremoved(machine, index) is None
     watched.do(produce("b"), produce("c"), PutTopic("orders", retention_bytes=10))
     assert "should keep 10" in str(retention.unremoved(machine, index))
+
+
+def test_the_oldest_of_one_millisecond_is_that_of_the_lowest_queue(watched: Watched) -> None:
+    """Seed 8900152: a large message and a small one of one request; without the large one too little would be left."""
+    large = Proposal(Produce((BatchHeader("orders", 0, 2, "large", None, 0, 300),)), (bytes(300),))
+    watched.do(produce("small", 1), large, PutTopic("orders", retention_bytes=50))
+    retention, machine, index = watched.history.retention, watched.replica.machine, watched.replica.index
+    watched.do(ExpireMessages((("orders", 0), ("orders", 1)), 100, by_bytes=True))
+    assert retention.unremoved(machine, index) is None
+    watched.do(produce("b", 1))
+    assert "should keep 50" in str(retention.unremoved(machine, index))

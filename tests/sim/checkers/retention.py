@@ -167,14 +167,16 @@ class Retention:
             raise Violation("retention", f"a message of {topic}, of {latest}, goes before one of {oldest}")
 
     def _kept_of(self, topic: str) -> list[Row]:
-        return [row for place, rows in self._kept.items() if place[0] == topic for row in rows]
+        """Return the topic's rows, the oldest first: of the same millisecond, the one of the lowest queue."""
+        places = sorted(place for place in self._kept if place[0] == topic)
+        return sorted((row for place in places for row in self._kept[place]), key=lambda row: row.stored_at_ms)
 
     def unremoved(self, machine: StateMachine, index: Index) -> str | None:
         """Return in words what retention has yet to do, which a healed cluster does; None if there is nothing: a topic
         that keeps more bytes than it should or does not know them all, or rows of deleted topics or purged queues.
         """
         for topic, limit in self._retention_bytes.items():
-            kept = sorted(self._kept_of(topic), key=lambda row: row.stored_at_ms)
+            kept = self._kept_of(topic)
             total = sum(row.block_length for row in kept)
             if machine.kept_bytes(topic).total is None:
                 return f"the bytes of {topic} are not all counted"
