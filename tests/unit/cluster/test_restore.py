@@ -39,7 +39,7 @@ def user(name: str) -> PutUser:
 
 
 async def level_is_raised(node: Node) -> bool:
-    """Return whether the new cluster has the highest feature level, which it gets when it is ready or a moment later."""
+    """Return whether the new cluster has the highest feature level, which it gets soon after its start."""
     return node.core.state.feature_level == FEATURES.maximum
 
 
