@@ -14,11 +14,15 @@ from cluster.process.data_directory import DataDirectory, read_identity
 from cluster.process.exit_codes import ExitCode, StartupError
 from cluster.process.offline import restore_command as command
 from cluster.security.credentials import hash_of
+from store.commands.retention import ExpireMessages
+from store.commands.topics import PurgeTopic
 from store.commands.users import PutUser, Token
+from store.features import FEATURES
+from store.index import keys
 from store.index.index import Index
 from store.log.hard_state import HardState
 from store.state.machine import applied_state
-from tests.unit.cluster.conftest import START_MS, node_config, running_node
+from tests.unit.cluster.conftest import START_MS, Node, node_config, running_node
 from tests.unit.cluster.test_backup import begin, frames
 
 SEGMENT_BYTES = 1 << 20
@@ -34,9 +38,15 @@ def user(name: str) -> PutUser:
     return PutUser(name, (), (Token(name, hash_of(name), START_MS, START_MS + 3_600_000),), (), 0, "admin")
 
 
+async def level_is_raised(node: Node) -> bool:
+    """Return whether the new cluster has the highest feature level, which it gets soon after its start."""
+    return node.core.state.feature_level == FEATURES.maximum
+
+
 async def backed_up(path: Path, *users: str) -> tuple[Path, str]:
     """Return a backup of a node with one message and the users, and the name of its cluster."""
     async with running_node(node_config(path), []) as node:
+        await node.wait(lambda: level_is_raised(node))
         for name in users:
             await node.core.propose(user(name))
         assert (await node.call("PUT", "/v1/topics/orders", {"queues": 1})).status == 201
@@ -176,3 +186,43 @@ async def test_a_disk_that_fails_is_not_called_a_mistake_in_the_backup(
         restore(tmp_path, config)
     assert refused.value.code == ExitCode.BAD_CONFIG
     assert restore(file, config) == ExitCode.STOPPED
+
+
+async def test_limits_purges_and_counted_bytes_go_on_as_where_they_were_backed_up(tmp_path: Path) -> None:
+    """The backup is made while rows of a purge are still to be removed, and a topic has more bytes than it keeps."""
+    every = tuple(("orders", queue) for queue in range(2))
+    never = {"retention_check_ms": 3_600_000}  # so that the test alone removes anything
+
+    def held(node: Node) -> tuple[object, ...]:
+        state = node.core.state
+        rows = state._index.scan(keys.RETENTION, keys.after(keys.RETENTION))
+        kept = (state.kept_bytes("orders"), state.queue_ranges("orders"), state.settings)
+        exceeding = [each for each in state.exceeding_topics(100) if each is not None]
+        return (*kept, exceeding, state.has_expired_others(START_MS), dict(rows))
+
+    async def remove(node: Node) -> list[object]:
+        commands = (ExpireMessages(every, 3, by_bytes=True), PurgeTopic("orders", 1), ExpireMessages((), 100))
+        return [(await node.core.propose(command)).result for command in commands]
+
+    source, target = tmp_path / "source", tmp_path / "target"
+    async with running_node(node_config(source, **never), []) as node:
+        await node.wait(lambda: level_is_raised(node))
+        assert (await node.call("PUT", "/v1/topics/orders", {"queues": 2, "retention_bytes": 300})).status == 201
+        assert (await node.call("PUT", "/v1/cluster/settings", {"log_retention_bytes": 1 << 20})).status == 200
+        for number in range(20):
+            node.clock.now_ms += 1
+            payload = {"messages": [{"body": "x" * 90, "queue": number % 2}]}
+            assert (await node.call("POST", "/v1/topics/orders/messages", payload)).status == 200
+            if number == 8:
+                assert (await node.call("POST", "/v1/topics/orders/purge", {"queue": 0})).status == 200
+        assert node.core.state.has_expired_others(START_MS)
+        before = held(node)
+        begun = await begin(node)
+        file = written(source / "one.backup", await frames(node, f"/v1/backups/{begun['backup_id']}"))
+        went, left = await remove(node), held(node)
+    config = node_config(target, **never)
+    assert restore(file, config) == ExitCode.STOPPED
+    async with running_node(config, []) as node:
+        assert held(node) == before
+        assert await remove(node) == went
+        assert held(node)[:-1] == left[:-1]  # without the times of the log, whose positions differ

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raft.errors import FeatureNotEnabled
+from raft.proposals import require_enabled
 from store.commands.cluster import PutSettings
 from store.commands.entry import Command, Proposal, decode_entry, encode_entry
 from store.commands.groups import (
@@ -29,6 +31,7 @@ from store.commands.retention import CountBytes, ExpireMessages, ReleaseMessages
 from store.commands.topics import DeleteTopic, PurgeTopic, PutTopic
 from store.commands.transactions import Decide, Discard, Prepare, RecordChecks, ResumeTransaction, SetCheckUrl
 from store.commands.users import DeleteUser, PutUser, Rule, Token
+from store.features import FEATURES
 
 EVERY_COMMAND: list[Command] = [
     PutTopic("orders", 4, 1000, "any"),
@@ -147,3 +150,25 @@ def test_a_payload_that_is_no_entry_is_refused(change) -> None:  # type: ignore[
     payload = encode_entry(0, [Proposal(Produce((BatchHeader("t", 0, 1, "b", None, 0, 3),)), (b"abc",))])
     with pytest.raises(ValueError):  # noqa: PT011 - the message differs with the damage
         decode_entry(change(payload))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        PurgeTopic("orders"),
+        CountBytes((("orders", 0),), 9),
+        ExpireMessages((), 9, by_bytes=True),
+        PutTopic("orders", retention_bytes=1),
+        PutTopic("orders", retention_bytes=-1),
+        PutSettings(log_retention_bytes=1),
+    ],
+)
+def test_limits_in_bytes_and_purges_are_never_in_a_log_of_the_first_level(command: Command) -> None:
+    """A node of 0.2.0 could not read them, and would count and remove other rows than the others."""
+    assert FEATURES.needed(command) == 2
+    with pytest.raises(FeatureNotEnabled):
+        require_enabled(command, 1)
+    require_enabled(command, 2)
+    if isinstance(command, PurgeTopic | CountBytes):
+        with pytest.raises(ValueError, match="belongs to feature level 2, not 1"):
+            encode_entry(0, [Proposal(command)], level=1)
