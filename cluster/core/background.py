@@ -65,8 +65,10 @@ class BackgroundTask:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work` beside the rounds. An error of `work` counts like an error of a round."""
+    def spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run `work()` beside the rounds, unless the task is stopped before it begins. An error of `work` counts like
+        an error of a round.
+        """
         task = asyncio.create_task(self._guarded(work), name=self.name)
         self._spawned.add(task)
         task.add_done_callback(self._spawned.discard)
@@ -87,9 +89,9 @@ class BackgroundTask:
                 self._is_late = False
                 self.failing_rounds = 0
 
-    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _guarded(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
-            await work
+            await work()
         except COMMAND_ERRORS as error:
             self._note_expected(error)
         except Exception as error:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from functools import partial
 from typing import Annotated, Final
 
 import msgspec
@@ -154,7 +155,7 @@ class CheckApi:
         handed_over = dict.fromkeys(view.transaction_id for view in views)  # ordered, because they go into the log
         self.service.release(transaction_id for transaction_id in leased if transaction_id not in handed_over)
         if handed_over:
-            self.service.spawn(self.service.delivered(tuple(handed_over), query.client_id, "poll"))
+            self.service.spawn(partial(self.service.delivered, tuple(handed_over), query.client_id, "poll"))
         return response
 
     async def list_all(self, request: web.Request) -> web.Response:
@@ -228,7 +229,7 @@ class CheckApi:
         now_ms = self._core.now_ms()
         if not self._slots.take(check.transaction_id, check.producer_group, now_ms, WEBHOOKS_AT_ONCE_MAX):
             return False
-        self.service.spawn(self._deliver_and_forget(check, url))
+        self.service.spawn(partial(self._deliver_and_forget, check, url))
         return True
 
     async def _deliver_and_forget(self, check: DueCheck, url: str) -> None:

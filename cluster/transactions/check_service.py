@@ -12,6 +12,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from cluster.budgets.pace import Pace
@@ -120,8 +121,8 @@ class CheckService:
             for poller in pollers:
                 _wake(poller)
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work` beside the scans; `stop` cancels it."""
+    def spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run `work()` beside the scans; `stop` cancels it."""
         self._task.spawn(work)
 
     async def poll(self, group: str, client_id: str, limit: int, timeout_s: float) -> list[DueCheck]:
@@ -255,7 +256,7 @@ class CheckService:
         if given_up and not self._discarding and self._core.clock_is_sure():
             self._discarding = True
             first = dict(itertools.islice(given_up.items(), DISCARDS_MAX))
-            self._task.spawn(self._discard(first))
+            self._task.spawn(partial(self._discard, first))
 
     def _scan_page(self, now_ms: int, given_up: dict[str, int]) -> bool:
         """Scan one page, from the end of the last page on. Return False when the scan must end here."""

@@ -1,6 +1,7 @@
 """Background work of a node goes on with the next round, whatever a round meets, and reports failures."""
 
 import asyncio
+import gc
 import logging
 import re
 from collections.abc import Callable
@@ -109,14 +110,33 @@ def test_what_a_round_spawns_ends_with_the_task_and_is_heard_of() -> None:
     async def scenario() -> BackgroundTask:
         task = Background().task("test", "test", do_round)
         task.start()
-        task.spawn(fails())
-        task.spawn(lasts())
+        task.spawn(fails)
+        task.spawn(lasts)
         await asyncio.sleep(1)
         await task.stop()
         return task
 
     assert run_in_virtual_time(scenario()).failures["unexpected"] == 1
     assert ended == ["lasts"]
+
+
+def test_work_that_is_stopped_before_it_begins_leaves_nothing_behind(recwarn: pytest.WarningsRecorder) -> None:
+    """A check that was due when its node stopped was a coroutine that nobody awaited: a warning in the log."""
+
+    async def never() -> None:
+        pytest.fail("it has begun")
+
+    async def do_round() -> float:
+        return PAUSE_S
+
+    async def scenario() -> None:
+        task = Background().task("test", "test", do_round)
+        task.spawn(never)
+        await task.stop()
+
+    run_in_virtual_time(scenario())
+    gc.collect()
+    assert not recwarn.list
 
 
 async def test_work_that_fails_is_an_alarm_until_it_is_done_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
