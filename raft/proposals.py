@@ -22,9 +22,9 @@ from store.log.record import MAX_PAYLOAD_BYTES, Entry
 PROPOSAL_OVERHEAD_BYTES = 256
 """Bytes that a proposal counts beyond its command and its blocks: they bound the number of small ones and the entry."""
 COMMAND_OVERHEAD_BYTES = 64
-UNKNOWN_TIME_S = 0.01
-"""Pause in seconds before the time is asked for again: the first leader of a new cluster may have to wait until it has
-heard a majority of clocks.
+UNKNOWN_S = 0.01
+"""Pause in seconds before the time and the feature level are asked for again: the first leader of a new cluster may
+have to wait until it has heard a majority of clocks, and until the level that it raises is committed.
 """
 ENTRY_WORK_BYTES = 64 * 1024
 """Maximum bytes of an entry's commands, without their blocks, each with COMMAND_OVERHEAD_BYTES and with the size of
@@ -64,8 +64,8 @@ AppendEntry = Callable[[bytes, Callable[[Entry | None, Any], None]], int]
 
 class ProposalQueue:
     """Collects proposals into entries. `append_entry(payload, on_outcome)` puts an entry into the log or raises
-    RaftError or LogError; the entry is stamped with `stamp_ms()`, and waits while that is None. Use it only on the
-    event loop.
+    RaftError or LogError; the entry is stamped with `stamp_ms()` and made at `feature_level()`, and waits while one of
+    them is None. Use it only on the event loop.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class ProposalQueue:
         durable_on: Callable[[int], tuple[int, ...]],
         stamp_ms: Callable[[], int | None],
         clock_is_sure: Callable[[], bool],
-        feature_level: Callable[[], int] = lambda: FEATURES.maximum,
+        feature_level: Callable[[], int | None] = lambda: FEATURES.maximum,
         *,
         max_entry_bytes: int,
         max_entries_in_flight: int,
@@ -92,6 +92,8 @@ class ProposalQueue:
         self._entries_in_flight = 0
         self._flush_scheduled = False
         self._last_timestamp_ms = 0
+        self._any_unchecked = False
+        """Commands wait that may be above the level in force."""
         self.in_flight_bytes = 0
         """Bytes that are proposed and not yet answered."""
 
@@ -99,11 +101,13 @@ class ProposalQueue:
         """Queue a proposal. The future fails with RaftError, Refused or a LogError. Cancelling the future stops the
         command only while the command is not in the log.
 
-        Raises FeatureNotEnabled for a command above the level in force: every proposal passes here. Raises Overloaded
-        when the bytes in flight would pass their limit; an idle node always takes one proposal. Raises
-        ProposalTooLarge when no log record can hold the proposal.
+        Raises FeatureNotEnabled for a command above the level in force: every proposal passes here; while the level is
+        being raised, the future fails with it. Raises Overloaded when the bytes in flight would pass their limit; an
+        idle node always takes one proposal. Raises ProposalTooLarge when no log record can hold the proposal.
         """
-        require_enabled(proposal.command, self._feature_level())
+        level = self._feature_level()
+        if level is not None:
+            require_enabled(proposal.command, level)
         command_bytes = _command_bytes(proposal)
         size_bytes = PROPOSAL_OVERHEAD_BYTES + command_bytes + sum(map(len, proposal.blocks))
         if size_bytes > MAX_PAYLOAD_BYTES:
@@ -119,6 +123,7 @@ class ProposalQueue:
             COMMAND_OVERHEAD_BYTES + command_bytes + proposal.further_work_bytes,
             Proposed(loop=loop),
         )
+        self._any_unchecked |= level is None
         self.in_flight_bytes += size_bytes
         self._waiting.append(waiting)
         self._schedule_flush(loop)
@@ -135,19 +140,19 @@ class ProposalQueue:
             loop.call_soon(self._flush)  # after everything else that arrived in this turn of the loop
 
     def _flush(self) -> None:
-        stamp_ms = self._stamp_ms()
-        if stamp_ms is None:
-            asyncio.get_running_loop().call_later(UNKNOWN_TIME_S, self._flush)
+        stamp_ms, level = self._stamp_ms(), self._feature_level()
+        if stamp_ms is None or level is None:
+            asyncio.get_running_loop().call_later(UNKNOWN_S, self._flush)
             return
         self._flush_scheduled = False
+        if self._any_unchecked:
+            self._refuse_above(level)
         while self._entries_in_flight < self._max_entries_in_flight and (group := self._take_group()):
             self._last_timestamp_ms = timestamp_ms = max(self._last_timestamp_ms, stamp_ms)
             self._entries_in_flight += 1
             try:
                 proposals = [waiting.proposal for waiting in group]
-                payload = encode_entry(
-                    timestamp_ms, proposals, in_doubt=not self._clock_is_sure(), level=self._feature_level()
-                )
+                payload = encode_entry(timestamp_ms, proposals, in_doubt=not self._clock_is_sure(), level=level)
                 self._append_entry(payload, partial(self._on_outcome, group, timestamp_ms))
                 for waiting in group:
                     waiting.future.is_in_log = True
@@ -155,6 +160,18 @@ class ProposalQueue:
                 self._entries_in_flight -= 1
                 for waiting in group:
                     self._fail(waiting, error)
+
+    def _refuse_above(self, level: int) -> None:
+        """Fail the commands above the level that waited for it."""
+        self._any_unchecked = False
+        waiting, self._waiting = self._waiting, deque()
+        for each in waiting:
+            try:
+                require_enabled(each.proposal.command, level)
+            except FeatureNotEnabled as error:
+                self._fail(each, error)
+            else:
+                self._waiting.append(each)
 
     def _take_group(self) -> list[_Waiting]:
         """Return the waiting proposals that fit one entry, in bytes and in work; at least one if any waits. Proposals

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from raft.errors import Overloaded, ProposalTooLarge, UnknownOutcome
+from raft.errors import FeatureNotEnabled, Overloaded, ProposalTooLarge, UnknownOutcome
 from raft.proposals import (
     COMMAND_OVERHEAD_BYTES,
     ENTRY_WORK_BYTES,
@@ -17,8 +17,9 @@ from raft.proposals import (
 from store.commands.entry import Proposal, decode_entry
 from store.commands.groups import QueueOffset, ResetOffsets
 from store.commands.messages import BatchHeader, Produce
-from store.commands.topics import DeleteTopic
+from store.commands.topics import DeleteTopic, PurgeTopic
 from store.errors import Refused
+from store.features import FEATURES, FIRST_LEVEL
 from store.log.errors import DiskFull
 from store.log.record import KIND_ENTRY, MAX_PAYLOAD_BYTES, Entry
 
@@ -130,6 +131,32 @@ async def test_nothing_is_stamped_before_the_time_is_known(log: Log) -> None:
     assert decode_entry(log.payloads[1]).timestamp_ms == 8_000
     assert not first.done()
     assert not second.done()
+
+
+@pytest.mark.parametrize("raised", [False, True])
+async def test_a_command_waits_for_a_level_that_is_being_raised(log: Log, raised: bool) -> None:
+    """The first command of a new cluster is quicker than the commit of its level: it was refused, now and then."""
+    levels = iter((None, None, None, None, FEATURES.maximum if raised else FIRST_LEVEL))
+    queue = ProposalQueue(
+        log.append,
+        durable_on=lambda index: (1, 2),
+        stamp_ms=lambda: 7_000,
+        clock_is_sure=lambda: True,
+        feature_level=lambda: next(levels),
+        max_entry_bytes=MAX_ENTRY_BYTES,
+        max_entries_in_flight=2,
+        max_in_flight_bytes=MAX_IN_FLIGHT_BYTES,
+    )
+    waiting = [queue.submit(each) for each in (Proposal(PurgeTopic("a")), proposal("b"))]
+    while not log.payloads:
+        await turn()
+    assert len(decode_entry(log.payloads[0]).commands) == (2 if raised else 1)
+    if not raised:
+        with pytest.raises(FeatureNotEnabled, match="feature level 2"):
+            await waiting[0]
+    log.apply(0, ["done"] * (1 + raised))
+    assert (await waiting[1]).result == "done"
+    assert queue.in_flight_bytes == 0
 
 
 async def test_what_waits_in_one_turn_of_the_loop_is_one_entry(log: Log, queue: ProposalQueue) -> None:
