@@ -61,10 +61,8 @@ class Purgers:
             return
         self._create()
         self._act_later(self._settings.pause_us, self._settings.deletes)
-        if self._settings.raised_at_us is not None:
-            self._world.after(self._settings.raised_at_us, self._raise_level)
-        else:
-            self._raised = True
+        # A new cluster raises itself, if all nodes meet before the first command.
+        self._world.after(self._settings.raised_at_us or 0, self._raise_level)
 
     def heal(self) -> None:
         """Begin nothing new, and decide all transactions, also those whose half message is still on its way."""

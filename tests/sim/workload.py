@@ -2,6 +2,7 @@
 and members of groups do their work beside it.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from store.limits import DEFAULT_RETENTION_MS
@@ -28,6 +29,7 @@ ECHO_PROBABILITY, OVERLAP_PROBABILITY = 0.05, 0.05
 GROWTH_PROBABILITY = 0.003
 JSON_PROBABILITY = 0.15
 READ_TIMEOUT_US = 800_000
+RAISE_PAUSE_US = 100_000
 READ_WAITS_MS = (0, 0, 0, 100)
 
 
@@ -120,7 +122,7 @@ class Workload:
             if answer is not None and answer.ok:
                 self._topics_made.add(topic)
             else:
-                self._make_topic(topic, queues)
+                self._again(answer, lambda: self._make_topic(topic, queues))
 
         kept_ms = DEFAULT_RETENTION_MS if self._retention_ms is None else self._retention_ms
         settings: dict[str, object] = {"queues": queues, "type": "any", "retention_ms": kept_ms}
@@ -131,9 +133,17 @@ class Workload:
     def _limit_log(self, limit: int) -> None:
         def on_answer(answer: Answer | None) -> None:
             if answer is None or not answer.ok:
-                self._limit_log(limit)
+                self._again(answer, lambda: self._limit_log(limit))
 
         self._clients.call(json_request("PUT", "/v1/cluster/settings", {"log_retention_bytes": limit}), on_answer)
+
+    def _again(self, answer: Answer | None, call: Callable[[], None]) -> None:
+        """Call again. A cluster whose first command came before all of its nodes had met has to be raised before."""
+        if answer is not None and answer.code == "feature_not_enabled":
+            request = json_request("POST", "/v1/cluster/feature-level")
+            self._world.after(RAISE_PAUSE_US, lambda: self._clients.call(request, lambda _: call()))
+        else:
+            call()
 
     def _grow_topic(self) -> None:
         topic = self._random.choice(list(self.queues))
