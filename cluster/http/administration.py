@@ -40,12 +40,18 @@ def handler_of(core: Core, route: Route, *, administers: bool) -> Handler:
     return authorized(core, route._replace(handler=_sent_on(core, route)))
 
 
+def may_go_to(url: str, client: str) -> bool:
+    """Return whether the client at this address means this node by the URL: on another machine, a loopback address
+    leads to whatever listens there, and the client would show it its credentials.
+    """
+    return is_loopback(client) or not is_loopback(urlsplit(url).hostname or "")
+
+
 def _sent_on(core: Core, route: Route) -> Handler:
     """Return a handler that redirects to the listener of administration. Strangers, who may use public routes, and
     clients who would look for the address on their own machine, are not told where it is.
     """
     url = core.config.advertised_admin_url() or ""
-    only_here = is_loopback(urlsplit(url).hostname or "")
 
     async def handler(request: web.Request) -> web.StreamResponse:
         if route.redirects:
@@ -53,7 +59,7 @@ def _sent_on(core: Core, route: Route) -> Handler:
         problem = Problem(
             "wrong_listener", "this node serves administration, metrics and its console at admin_listen only"
         )
-        if route.access.is_public or (only_here and not is_loopback(request.remote or "")):
+        if route.access.is_public or not may_go_to(url, request.remote or ""):
             raise problem
         response = problem.response()
         response.set_status(web.HTTPTemporaryRedirect.status_code)

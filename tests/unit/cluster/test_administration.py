@@ -17,6 +17,7 @@ from cluster.budgets.connections import (
     RESERVED_CONNECTIONS,
     connections_max,
 )
+from cluster.http.administration import may_go_to
 from cluster.process.addresses import ConfigError
 from cluster.process.config import NodeConfig
 from cluster.process.config_loading import load
@@ -96,6 +97,22 @@ async def test_without_the_option_one_listener_serves_everything(tmp_path: Path)
 async def test_the_query_goes_along(node: Node) -> None:
     answer = await node.call("GET", "/v1/users?limit=3&after=a%26b")
     assert answer.headers["Location"] == f"{url_of(node)}/v1/users?limit=3&after=a%26b"
+
+
+@pytest.mark.parametrize(
+    ("url", "client", "goes"),
+    [
+        ("http://127.0.0.1:7071", "127.0.0.1", True),
+        ("http://[::1]:7071", "127.0.0.1", True),
+        ("http://127.0.0.1:7071", "10.0.0.1", False),
+        ("https://localhost:7071", "10.0.0.1", False),
+        ("https://[::1]:7071", "2001:db8::1", False),
+        ("https://127.9.9.9:7071", "", False),
+        ("https://node:7071", "10.0.0.1", True),
+    ],
+)
+def test_nobody_is_sent_to_a_loopback_address_of_another_machine(url: str, client: str, goes: bool) -> None:
+    assert may_go_to(url, client) == goes
 
 
 async def test_each_listener_names_itself_where_this_node_leads(node: Node) -> None:
