@@ -6,6 +6,8 @@ import http.client
 import json
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +15,7 @@ from typing import Any, Final
 import pytest
 
 from deploy.local_nodes import free_ports
+from deploy.rollout.inventory import toml
 from keelmq import Connection, Consumer, Producer, ReceivedMessage, Tls
 from keelmq.admin import Admin
 from keelmq.admin.users import Rule, Users
@@ -26,6 +29,7 @@ from tests.e2e.test_permissions import calls
 from tests.patience import PATIENCE_S
 
 CONSOLE: Final = frozenset({"/console", "/console/{file}"})
+AGENT: Final = str(Path(__file__).parents[2] / "deploy" / "container" / "agent.py")
 CALLS_BETWEEN: Final = 20
 """Number of calls of each kind that have to succeed between two restarts."""
 
@@ -166,6 +170,24 @@ def test_the_command_works_at_a_listener_of_administration(cluster: ClusterProce
     cluster.wait_leader()
 
 
+def test_a_container_that_is_stopped_hands_over_at_its_own_listener(cluster: ClusterProcess) -> None:
+    leader, directory = cluster.wait_leader(), cluster.directory
+    options = {
+        "node_id": leader.node_id,
+        "peers": [node.peer_option for node in cluster.nodes.values()],
+        "http_tls_cert": str(directory / f"http-{leader.node_id}.crt"),
+        "http_ca": str(directory / "http-1.ca"),
+        "admin_token_file": str(directory / "admin-token"),
+        "admin_listen": f"{leader.host}:{admin_port(leader)}",
+    }
+    file = directory / "agent.toml"
+    file.write_text(toml(options))
+    command = [sys.executable, AGENT, "hand-over", "--config", str(file), "--timeout-s", str(PATIENCE_S)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert cluster.wait_leader() is not leader
+
+
 def test_new_certificates_reach_both_listeners_at_a_hang_up(cluster: ClusterProcess, ca: Authority) -> None:
     node = cluster.follower()
     assert f"administration at {admin_url(node)}," in node.output()
@@ -239,3 +261,21 @@ async def test_the_listener_is_introduced_node_by_node_under_load(tmp_path: Path
         for connection in connections:
             connection.close()
         cluster.wait_same_state()
+
+
+async def test_who_reaches_the_listeners_of_administration_only_finds_the_leader_among_them(tmp_path: Path) -> None:
+    """The URLs that the nodes name for clients are dead here, as behind a firewall."""
+    found = ClusterProcess(tmp_path)
+    ports = free_ports(6)
+    for node, port, own in zip(found.nodes.values(), ports[:3], ports[3:], strict=True):
+        node.http_port = port
+        node.arguments += ["--http-listen", f"{node.host}:{port}", "--admin-listen", f"{node.host}:{own}"]
+    with found as cluster:
+        cluster.wait_leader()
+        for number in range(10):
+            connection = Connection([admin_url(node) for node in cluster.nodes.values()])
+            with contextlib.closing(connection):
+                admin = Admin(connection)
+                assert (await admin.put_settings(reject_transactions=number % 2 == 0)).document
+                assert (await admin.put_topic("kept", queues=1)).topic == "kept"
+                assert (await Producer((), connection=connection).send("kept", b"x")).offset == number
