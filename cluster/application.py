@@ -86,7 +86,12 @@ class Services:
             SecurityAlarm(core),
         ):
             self.alarms.add(source.conditions)
-        self.application = make_application(core, self._routes())
+        routes = self._routes()
+        self.application = make_application(core, routes)
+        self.administration = (
+            None if core.admin_connections is None else make_application(core, routes, administers=True)
+        )
+        """The application of the listener of administration; None without one."""
 
     @property
     def check_service(self) -> CheckService:
@@ -127,11 +132,13 @@ class Services:
         ]
         return OpenApi(routes).routes()
 
-    def make_runner(self) -> web.AppRunner:
-        """Return a runner that serves the application. The caller sets it up, passes it connections by HttpProtocol,
-        and cleans it up.
+    def make_runner(self, application: web.Application | None = None) -> web.AppRunner:
+        """Return a runner that serves the application, by default that of clients. The caller sets it up, passes it
+        connections by HttpProtocol, and cleans it up.
         """
-        return web.AppRunner(self.application, handler_cancellation=True, shutdown_timeout=HTTP_SHUTDOWN_TIMEOUT_S)
+        return web.AppRunner(
+            application or self.application, handler_cancellation=True, shutdown_timeout=HTTP_SHUTDOWN_TIMEOUT_S
+        )
 
     def start(self) -> None:
         self._checks.start()

@@ -8,12 +8,9 @@ import contextlib
 import errno
 import logging
 import secrets
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
-
-from aiohttp import web
 
 from cluster.application import Services
 from cluster.budgets.quotas import Quotas
@@ -21,8 +18,7 @@ from cluster.core.core import Core
 from cluster.core.log_reads import LogReads
 from cluster.core.reader_threads import ReaderThreads
 from cluster.guards import Guards
-from cluster.http.listening import Listener, bind, serve_http, unavailable
-from cluster.http.protocol import HttpProtocol
+from cluster.http.listening import HttpServer, unavailable
 from cluster.metrics import Metrics
 from cluster.node_store import NodeStore
 from cluster.process.addresses import ConfigError
@@ -152,25 +148,24 @@ class Broker:
         Returns True when serving ended before `stop`, because the node starts again from a snapshot or as a new disk:
         once this broker is closed, another one has to be opened. Raises StartupError when an address is not available.
         """
-        listener = bind(self.config.http_address())
-        runner = self.services.make_runner()
-        await runner.setup()
+        servers = self._bind()
         try:
+            for each in servers:
+                await each.prepare()
             await self._start_raft()
         except BaseException:
-            await runner.cleanup()
-            listener.close()
+            for each in servers:
+                await each.end()
             raise
         self.services.start()
         self._guards.start()
-        assert runner.server is not None
-        make_protocol = partial(HttpProtocol, runner.server)
-        server = await serve_http(self.core.connections, make_protocol, self._http_tls, listener)
+        for each in servers:
+            await each.serve(self._http_tls)
         self._reporter.start()
         on_ready()
         await _first_of(stop, self._opens_again)
         await self._reporter.stop(opens_again=not stop.is_set())
-        await self._leave(runner, server)
+        await self._leave(servers)
         return not stop.is_set()
 
     async def look_at_certificates(self) -> None:
@@ -233,18 +228,34 @@ class Broker:
         decide(self._data_directory.path, joins=joins)
         self._raft.fall_silent(self._opens_again.set)
 
+    def _bind(self) -> list[HttpServer]:
+        """Bind the addresses of the HTTP API. Raises StartupError when one is not available."""
+        services, core = self.services, self.core
+        servers = [HttpServer("http_listen", self.config.http_address(), core.connections, services.make_runner())]
+        address, connections = self.config.admin_address(), core.admin_connections
+        if address is not None and connections is not None:
+            runner = services.make_runner(services.administration)
+            try:
+                servers.append(HttpServer("admin_listen", address, connections, runner))
+            except StartupError:
+                servers[0].close()
+                raise
+        return servers
+
     async def _start_raft(self) -> None:
         try:
             await self._raft.start()
         except OSError as error:
             raise unavailable("peer_listen", self.config.peer_address(), error) from None
 
-    async def _leave(self, runner: web.AppRunner, server: Listener) -> None:
+    async def _leave(self, servers: Sequence[HttpServer]) -> None:
         logger.info("stopping: handing over")
         await self._guards.stop()
         await self.services.leave()
-        server.close()
-        await runner.cleanup()
+        for each in servers:
+            each.close()
+        for each in servers:
+            await each.end()
         self.core.reads.stop()
         self._guards.stop_watching()
 

@@ -183,9 +183,12 @@ def ignore_hangup(*_: object) -> None:
 
 def announce(config: NodeConfig) -> None:
     """Print the only line that a node writes to standard output."""
+    admin_url = config.advertised_admin_url()
+    administration = "" if admin_url is None else f"administration at {admin_url}, "
     print(
         f"keelmqd {VERSION}: node {config.node_id} of cluster {config.cluster_id!r} serves "
-        f"{config.advertised_url()}, peers at {config.peer_address()}, data in {config.data_dir}, pid {os.getpid()}",
+        f"{config.advertised_url()}, {administration}peers at {config.peer_address()}, data in "
+        f"{config.data_dir}, pid {os.getpid()}",
         flush=True,
     )
 

@@ -98,6 +98,7 @@ KINDS: Final[Mapping[str, ProblemKind]] = {
     "request_too_large": ProblemKind(413, "The request is too large"),
     "unsupported_media_type": ProblemKind(415, "The content type is missing or not supported"),
     "offset_out_of_range": ProblemKind(416, "The offset is beyond the end of the queue"),
+    "wrong_listener": ProblemKind(421, "Another listener of this node serves the path"),
     "unknown_host": ProblemKind(421, "The Host is not a name of this node"),
     "overloaded": ProblemKind(429, "Too many bytes are in flight", retry=True),
     "quota_exceeded": ProblemKind(429, "The principal has used its quota", retry=True),

@@ -10,6 +10,9 @@ the others hold. The one exception is an address without room that opens more th
 second, because a connection costs more than many requests. The further ones are only *heard*: each gets no protocol,
 and is closed unless the first bytes that it sends ask for health, which is answered PROBES_PER_S_MAX times a second.
 
+The listener of administration, if a node has one, has connections of its own, by the same rules: clients of the other
+listener take none of them.
+
 Under TLS (cluster/http/tls_listener.py) a connection counts before its handshake, during which it is idle. What an
 address without room opens beyond CROWDED_PER_S_MAX is closed at once: to hear what it asks for would take a handshake,
 which costs more than the answer.
@@ -49,14 +52,21 @@ REPORT_INTERVAL_S: Final = 60.0
 """Seconds between two log lines that count the connections closed for lack of room."""
 
 
-def connections_max(configured: int) -> int:
+ADMINISTRATION_CONNECTIONS_MAX: Final = 256
+"""Maximum number of connections at the listener of administration, beside its own reserve."""
+
+
+def connections_max(configured: int, *, beside_administration: bool = False) -> int:
     """Return the limit of HTTP connections outside the reserve: `configured`, lowered to the number that the limit of
-    open files leaves, at least one.
+    open files leaves, at least one. It leaves room `beside_administration` for the connections of that listener.
     """
+    kept = FILES_RESERVED + RESERVED_CONNECTIONS + HEARD_MAX
+    if beside_administration:
+        kept += ADMINISTRATION_CONNECTIONS_MAX + RESERVED_CONNECTIONS + HEARD_MAX
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return configured
-    return max(1, min(configured, soft - FILES_RESERVED - RESERVED_CONNECTIONS - HEARD_MAX))
+    return max(1, min(configured, soft - kept))
 
 
 class Connections:
@@ -102,10 +112,6 @@ class Connections:
     def protocol_of(self, make_protocol: Callable[[], asyncio.Protocol]) -> "Connection":
         """Return the protocol of a new connection, which wraps the protocol of the HTTP server."""
         return Connection(self, make_protocol)
-
-    def address_of(self, request: web.Request) -> str:
-        """Return the client address that a request counts for."""
-        return connection_address(request, self._of_protocol.get(cast("asyncio.Protocol", request.protocol)))
 
     def begin(self, protocol: object) -> "Connection | None":
         """Mark the connection of the server's `protocol` as busy with a request, and return it; None for a connection
@@ -381,6 +387,6 @@ class Connection(asyncio.Protocol):
             self._unread_timer = None
 
 
-def connection_address(request: web.Request, connection: Connection | None) -> str:
+def address_of_request(request: web.Request) -> str:
     """Return the client address that a request counts for."""
-    return connection.address if connection is not None else request.remote or ""
+    return address_of((request.remote or "",))

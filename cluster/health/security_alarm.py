@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from cluster.core.core import Core
 from cluster.health.alarms import Condition
-from cluster.process.trust import is_loopback
+from cluster.process.addresses import is_loopback
 
 logger = logging.getLogger(__name__)
 
@@ -16,11 +16,11 @@ class SecurityAlarm:
     def __init__(self, core: Core) -> None:
         config = core.config
         self._open: list[str] = []
-        if config.insecure_http and not is_loopback(config.http_address().host):
-            without = [] if config.http_tls_cert is not None else ["TLS"]
-            without += [] if config.auth == "enforce" else ["permissions"]
-            if without:
-                self._open.append(f"clients at {config.http_address()} without {' and '.join(without)}")
+        without = [] if config.http_tls_cert is not None else ["TLS"]
+        without += [] if config.auth == "enforce" else ["permissions"]
+        for whom, address in (("clients", config.http_address()), ("administrators", config.admin_address())):
+            if config.insecure_http and without and address is not None and not is_loopback(address.host):
+                self._open.append(f"{whom} at {address} without {' and '.join(without)}")
         if config.insecure_peers and config.tls_cert is None and not is_loopback(config.peer_address().host):
             self._open.append(f"peers at {config.peer_address()} without TLS")
         for each in self._open:

@@ -12,9 +12,9 @@ import msgspec
 from aiohttp import web
 
 from cluster.budgets import request_deadline, time_shares
-from cluster.budgets.connections import connection_address
+from cluster.budgets.connections import address_of_request
 from cluster.core.core import Core
-from cluster.http.authorization import authorized
+from cluster.http.administration import IS_ADMINISTRATION, handler_of
 from cluster.http.early_answer import answer_early
 from cluster.http.json_bodies import parse_json
 from cluster.http.metering import metered
@@ -90,16 +90,18 @@ async def read_json(
     return parse_json(decoder, await read_body(request, core, JSON_BYTES_MAX))
 
 
-def make_application(core: Core, routes: Sequence[Route]) -> web.Application:
-    """Return the application that serves `routes`. Errors become responses by the table in cluster/problems.py."""
+def make_application(core: Core, routes: Sequence[Route], *, administers: bool = False) -> web.Application:
+    """Return the application that serves `routes` at one listener: that of administration, if the node has one and
+    `administers` is set. Errors become responses by the table in cluster/problems.py.
+    """
 
     guard = RequestGuard(core)
-    connections = core.connections
+    connections = (core.admin_connections if administers else None) or core.connections
 
     @web.middleware
     async def answer(request: web.Request, handler: Inner) -> web.StreamResponse:
         connection = connections.begin(request.protocol)
-        address = connection_address(request, connection)
+        address = address_of_request(request) if connection is None else connection.address
         client = time_shares.begin(core.time_shares, address)
         try:
             if connection is not None and connection.in_reserve:
@@ -130,9 +132,11 @@ def make_application(core: Core, routes: Sequence[Route]) -> web.Application:
 
     middlewares = [core.request_times.middleware(), answer]
     application = web.Application(middlewares=middlewares, client_max_size=core.config.max_request_bytes)
+    application[IS_ADMINISTRATION] = administers
     for route in routes:
+        handler = metered(core, route, handler_of(core, route, administers=administers))
         # Not add_get, which adds HEAD: it would run long polls whose answer nobody reads.
-        application.router.add_route(route.method, route.path, metered(core, route, authorized(core, route)))
+        application.router.add_route(route.method, route.path, handler)
     return application
 
 

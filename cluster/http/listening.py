@@ -1,11 +1,15 @@
-"""Listens for clients: binds the address of the HTTP API, and accepts connections, under TLS if the node has it."""
+"""Listens for clients: binds the addresses of the HTTP API, and accepts connections, under TLS if the node has it."""
 
 import asyncio
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Protocol
 
+from aiohttp import web
+
 from cluster.budgets.connections import Connections
+from cluster.http.protocol import HttpProtocol
 from cluster.http.tls_listener import TlsListener
 from cluster.process.addresses import Address
 from cluster.process.exit_codes import ExitCode, StartupError
@@ -18,6 +22,35 @@ class Listener(Protocol):
     """Accepts connections until it is closed."""
 
     def close(self) -> None: ...
+
+
+class HttpServer:
+    """Owns one listener of the HTTP API and the runner of its application. Use it on the event loop only."""
+
+    def __init__(self, option: str, address: Address, connections: Connections, runner: web.AppRunner) -> None:
+        """Bind the address that the option has. Raises StartupError when it is not available."""
+        self._listener: Listener = bind(address, option)
+        self._connections = connections
+        self._runner = runner
+
+    async def prepare(self) -> None:
+        await self._runner.setup()
+
+    async def serve(self, tls: HttpTls | None) -> None:
+        """Accept connections from here on. Call it once, after `prepare`."""
+        assert self._runner.server is not None
+        assert isinstance(self._listener, socket.socket)
+        make_protocol = partial(HttpProtocol, self._runner.server)
+        self._listener = await serve_http(self._connections, make_protocol, tls, self._listener)
+
+    def close(self) -> None:
+        """Accept no further connections. Those that are open go on."""
+        self._listener.close()
+
+    async def end(self) -> None:
+        """Accept no further connections, answer the requests under way, and close the connections."""
+        self.close()
+        await self._runner.cleanup()
 
 
 async def serve_http(
@@ -36,11 +69,12 @@ async def serve_http(
     )
 
 
-def bind(address: Address) -> socket.socket:
+def bind(address: Address, option: str) -> socket.socket:
     """Return a socket bound to `address`, so that a taken port is noticed before anything else begins.
 
-    Raises StartupError when the address is not available.
+    Raises StartupError, which names the option, when the address is not available.
     """
+    listener = None
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -51,7 +85,9 @@ def bind(address: Address) -> socket.socket:
         # With SO_REUSEADDR two sockets may be bound to one port as long as neither listens.
         listener.listen(HTTP_BACKLOG)
     except OSError as error:
-        raise unavailable("http_listen", address, error) from None
+        if listener is not None:
+            listener.close()
+        raise unavailable(option, address, error) from None
     return listener
 
 

@@ -10,6 +10,7 @@ from aiohttp import web
 
 from cluster import VERSION
 from cluster.budgets.request_deadline import TIMEOUT_HEADER, TIMEOUT_MS_MAX
+from cluster.http.administration import clients_may_have
 from cluster.http.app import APPLIED_INDEX_HEADER, UNKNOWN_HERE
 from cluster.http.metering import is_free
 from cluster.http.request_guard import METHODS_WITH_BODY
@@ -154,6 +155,8 @@ def _responses(route: Route, schemas: _Schemas) -> Json:
         errors = (*errors, *OF_PRINCIPALS)
     if not is_free(route):
         errors = (*errors, "quota_exceeded")
+    if not clients_may_have(route):
+        errors = (*errors, "wrong_listener")
     if route.method in METHODS_WITH_BODY:
         errors = (*errors, "unsupported_media_type")
     if route.redirects or asks_leader or not route.access.is_public:

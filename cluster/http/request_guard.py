@@ -43,7 +43,12 @@ class RequestGuard:
         config = core.config
         self._any_host = ANY_HOST in config.allowed_hosts
         self._names = {"localhost", *(name.lower().rstrip(".") for name in config.allowed_hosts)}
-        self._names.update((config.http_address().host.lower(), _host_of_url(config.advertised_url())))
+        for address, url in (
+            (config.http_address(), config.advertised_url()),
+            (config.admin_address(), config.advertised_admin_url()),
+        ):
+            if address is not None:
+                self._names.update((address.host.lower(), _host_of_url(url or "")))
         self._known_hosts: set[str] = set()
         """Values of `Host`, as they were sent, that name this node."""
 

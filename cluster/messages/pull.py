@@ -11,6 +11,7 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, UnsetType
 
+from cluster.budgets.connections import address_of_request
 from cluster.budgets.pace import Pace
 from cluster.core.core import Core
 from cluster.filters.selection import Selects, by_expression, by_tags, tag_set
@@ -200,7 +201,7 @@ class PullApi:
     def _turn(self, request: web.Request, query: PullQuery) -> AbstractAsyncContextManager[None]:
         """Return the turn to hold while a page is built: the page takes memory before it counts as unread."""
         core = self._core
-        return core.turn(core.queue_page_turns, core.connections.address_of(request), query.max_bytes)
+        return core.turn(core.queue_page_turns, address_of_request(request), query.max_bytes)
 
     async def _scan(self, page: Page, topic: str, queue: int, query: PullQuery, scanned_bytes: int) -> tuple[int, bool]:
         """Fill the page. Return the total of scanned bytes, and whether a pull that found nothing goes on waiting,

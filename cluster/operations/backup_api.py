@@ -10,6 +10,7 @@ from msgspec import Meta
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from cluster.budgets.connections import address_of_request
 from cluster.core.core import Core
 from cluster.http.app import json_response
 from cluster.http.requests import Natural, Request, parse_query
@@ -149,7 +150,7 @@ class BackupApi:
         backup_id, stream = self._found(request)
         core.response_budget.require_room()
         try:
-            async with core.turn(core.log_page_turns, core.connections.address_of(request), 1 << 20):
+            async with core.turn(core.log_page_turns, address_of_request(request), 1 << 20):
                 frame = await stream.frame(query.frame)
         finally:
             if backup_id in self._streams:

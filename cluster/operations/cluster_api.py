@@ -14,6 +14,7 @@ from cluster.health.alarms import Alarms, AlarmView, Condition
 from cluster.health.index_rebuild import IndexRebuild, IndexRebuildView
 from cluster.health.log_front import LogFront, LogHolderView
 from cluster.health.readiness import Readiness
+from cluster.http.administration import is_administration
 from cluster.http.app import json_response
 from cluster.http.requests import Request, parse_query
 from cluster.http.responses import Response
@@ -181,7 +182,9 @@ class ClusterApi:
         sees_all = self._core.access.may(request, "describe", permissions.CLUSTER)
         core, raft = self._core, self._core.raft
         peers, disks = raft.peers, raft.disks.known()
-        nodes = []
+        nodes, leader_url = [], core.leader_url()
+        if is_administration(request) and raft.leader_id == raft.node_id:
+            leader_url = core.config.advertised_admin_url()  # who asks here may not reach the other listener
         addresses = raft.membership.addresses
         for member in raft.configuration.members:
             node_id = member.node_id
@@ -212,7 +215,7 @@ class ClusterApi:
                 role=cast(Role, raft.role),
                 term=raft.term,
                 leader_id=raft.leader_id,
-                leader_url=core.leader_url(),
+                leader_url=leader_url,
                 commit_index=raft.commit_index,
                 applied_index=raft.applied_index,
                 durable_index=raft.durable_index,

@@ -15,6 +15,17 @@ def edge_metrics(core: Core) -> Iterator[Metric]:
     yield gauge(
         "keelmq_http_connections_limit", "HTTP connections that may be open, without the reserve", connections.limit
     )
+    own = core.admin_connections
+    yield gauge(
+        "keelmq_admin_connections",
+        "Connections that are open at the listener of administration",
+        0 if own is None else own.open,
+    )
+    yield gauge(
+        "keelmq_admin_connections_limit",
+        "Connections that may be open at the listener of administration, without the reserve; 0 without one",
+        0 if own is None else own.limit,
+    )
     yield CounterMetricFamily(
         "keelmq_http_connections_reserved",
         "Connections that found room in the reserve only: for health and administration",

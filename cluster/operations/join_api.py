@@ -19,8 +19,8 @@ from cluster.http.responses import Response
 from cluster.http.routes import JSON, WRITE_ERRORS, Route, json_of
 from cluster.limits import JOIN_PREFIX
 from cluster.problems import Problem
+from cluster.process.addresses import is_loopback
 from cluster.process.line_pace import AUDIT_LOGGER
-from cluster.process.trust import is_loopback
 from cluster.security.access import ADMINISTRATION, JOINING
 from cluster.security.credentials import make_token
 from raft.membership import NODE_ID_MAX

@@ -5,6 +5,7 @@ from typing import Annotated, Final
 from aiohttp import web
 from msgspec import Meta
 
+from cluster.budgets.connections import address_of_request
 from cluster.core.core import Core
 from cluster.http.requests import Natural, Request, WaitMs, parse_query
 from cluster.http.routes import OCTET_STREAM, Route
@@ -82,7 +83,7 @@ class LogApi:
             raise self._removed(query.from_index)
         if query.from_index <= committed:
             try:
-                async with core.turn(core.log_page_turns, core.connections.address_of(request), query.max_bytes):
+                async with core.turn(core.log_page_turns, address_of_request(request), query.max_bytes):
                     records, next_index = await core.reads.records(query.from_index, committed, query.max_bytes)
             except LogTruncated:  # the records were removed while they were read
                 raise self._removed(query.from_index) from None
@@ -106,7 +107,7 @@ class LogApi:
         if query.to_index is not None:
             last_index = min(last_index, query.to_index - 1)
         page = EventsPage(core, query.from_index, query.from_event, query.max_bytes, blocks=query.blocks)
-        async with core.turn(core.log_page_turns, core.connections.address_of(request), query.max_bytes):
+        async with core.turn(core.log_page_turns, address_of_request(request), query.max_bytes):
             await page.fill(last_index)
         headers = {
             "Content-Type": OCTET_STREAM,

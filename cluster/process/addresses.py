@@ -79,6 +79,28 @@ def is_unspecified(host: str) -> bool:
     return (mapped or address).is_unspecified
 
 
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches the host, which is an IP address or a name."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def url_beside(url: str, listen: Address) -> str:
+    """Return the URL of another listener of the node at `url`, under the name by which clients know the node. One that
+    only the node's own machine reaches has its own address.
+    """
+    parts = urlsplit(url)
+    host = listen.host if is_loopback(listen.host) else parts.hostname or ""
+    return f"{parts.scheme}://{Address(host, listen.port)}"
+
+
+def overlap(one: Address, other: Address) -> bool:
+    """Return whether two listeners would be at the same port of an address."""
+    return one.port == other.port and (one.host == other.host or is_unspecified(one.host) or is_unspecified(other.host))
+
+
 def _is_host(text: str) -> bool:
     """Return whether the text is an IP address, or a name for a resolver. A name must not end in a number, because a
     resolver may take it for an address.

@@ -11,9 +11,8 @@ from urllib.parse import unquote
 
 from yarl import URL
 
-from cluster.process.addresses import ConfigError
+from cluster.process.addresses import ConfigError, is_loopback
 from cluster.process.config import NodeConfig
-from cluster.process.trust import is_loopback
 
 EVERY_HOST: Final = "*"
 _AUTHORITY_END: Final = re.compile("[/?#]")

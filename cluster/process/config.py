@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from cluster.limits import ADDRESS_SHARE_PERCENT, HTTP_CONNECTIONS_MAX, REQUEST_BYTES_MAX
-from cluster.process.addresses import Address, Peer, parse_address, parse_peer
+from cluster.process.addresses import Address, Peer, parse_address, parse_peer, url_beside
 from cluster.process.credential_options import CredentialOptions
 from cluster.process.option import Option
 from raft.membership import NODE_ID_MAX, OVERRIDE_NUMBER_MAX
@@ -79,6 +79,20 @@ class NodeConfig(CredentialOptions, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(
             description="URL at which clients reach this node, used in redirects. Default: the URL in peers, "
             "or http:// and http_listen, https:// with http_tls_cert."
+        ),
+    ] = None
+    admin_listen: Annotated[
+        str | None,
+        Meta(
+            description="HOST:PORT of a listener of its own for administration, metrics and the console, which "
+            "http_listen then does not serve. Default: http_listen serves everything."
+        ),
+    ] = None
+    admin_url: Annotated[
+        str | None,
+        Meta(
+            description="URL at which administrators reach admin_listen, used in redirects. Default: scheme and host "
+            "of this node's URL, or a loopback host of admin_listen, with its port."
         ),
     ] = None
     http_tls_cert: Annotated[
@@ -395,12 +409,21 @@ class NodeConfig(CredentialOptions, frozen=True, kw_only=True, forbid_unknown_fi
             return parse_address(self.peer_listen, "peer_listen")
         return self.nodes()[self.node_id].address
 
+    def admin_address(self) -> Address | None:
+        """Return the address of the listener of administration; None when there is none."""
+        return None if self.admin_listen is None else parse_address(self.admin_listen, "admin_listen")
+
     def serves_peers(self) -> bool:
         """Return False for a node that can only ever be a cluster of one, otherwise True."""
         return bool(self.peers or self.peer_listen or self.join)
 
     def advertised_url(self) -> str:
         return self.http_url or self.nodes()[self.node_id].url
+
+    def advertised_admin_url(self) -> str | None:
+        """Return the URL of the listener of administration, for redirects; None when there is none."""
+        address = self.admin_address()
+        return None if address is None else self.admin_url or url_beside(self.advertised_url(), address)
 
 
 def options() -> list[Option]:

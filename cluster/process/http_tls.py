@@ -1,8 +1,9 @@
 """TLS for clients: the files by which a node serves its HTTP API, and the authorities of the URLs that it calls."""
 
 import ssl
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from cluster.process.addresses import ConfigError
@@ -36,19 +37,22 @@ _OTHER_HOST: Final = frozenset({62, 64})
 class HttpTls(TlsFiles):
     """Owns the context with which a node accepts clients. Use it on the event loop only, except `look`."""
 
-    def __init__(self, certificate: str, key: str, client_ca: str | None, url: str) -> None:
-        """Load the files and try them. Raises TlsError when no client that means `url` would accept the certificate."""
+    def __init__(self, certificate: str, key: str, client_ca: str | None, urls: Sequence[str]) -> None:
+        """Load the files and try them. Raises TlsError when no client that means one of `urls` would accept the
+        certificate.
+        """
         files = [PemFile("http_tls_cert", certificate), PemFile("http_tls_key", key)]
         if client_ca is not None:
             files.append(PemFile("http_tls_client_ca", client_ca))
-        super().__init__(files, lambda: load(files, url))
+        super().__init__(files, lambda: load(files, urls))
 
 
 def http_tls(config: NodeConfig) -> HttpTls | None:
     """Return the TLS of the HTTP API; None when the options do not ask for it. Raises TlsError."""
     if config.http_tls_cert is None or config.http_tls_key is None:
         return None
-    return HttpTls(config.http_tls_cert, config.http_tls_key, config.http_tls_client_ca, config.advertised_url())
+    urls = [url for url in (config.advertised_url(), config.advertised_admin_url()) if url is not None]
+    return HttpTls(config.http_tls_cert, config.http_tls_key, config.http_tls_client_ca, urls)
 
 
 def validate_http_tls(config: NodeConfig) -> None:
@@ -70,6 +74,8 @@ def validate_http_tls(config: NodeConfig) -> None:
             f"{option}: {url} is this node's URL, and http_tls_cert is given: clients need a URL that begins with "
             "https://"
         )
+    if certificate is not None and not (config.advertised_admin_url() or "https://").startswith("https://"):
+        raise ConfigError(f"admin_url: {config.admin_url}: http_tls_cert is given, so it has to begin with https://")
     try:
         http_tls(config)
         if config.http_ca is not None:
@@ -78,9 +84,9 @@ def validate_http_tls(config: NodeConfig) -> None:
         raise ConfigError(str(error)) from None
 
 
-def load(files: list[PemFile], url: str) -> Loaded:
-    """Read certificate, key and, if it is among the files, the authorities of clients. Let a client that means `url`,
-    and trusts the certificate, meet this node in memory. Raises TlsError when the files are no use.
+def load(files: list[PemFile], urls: Sequence[str]) -> Loaded:
+    """Read certificate, key and, if it is among the files, the authorities of clients. Let a client that means each of
+    `urls`, and trusts the certificate, meet this node in memory. Raises TlsError when the files are no use.
     """
     certificate, key = files[:2]
     stamp = stamp_of(files)
@@ -100,13 +106,14 @@ def load(files: list[PemFile], url: str) -> Loaded:
         server.options |= ssl.OP_NO_TICKET
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     load_authorities(client, certificate, HOW_TO_MAKE)  # which authorities clients trust is not this node's to know
-    host = urlsplit(url).hostname or ""
-    try:
-        shown = dict(meet(client, server, host)[0].getpeercert() or {})
-    except ssl.SSLCertVerificationError as error:
-        raise TlsError(f"{_why_refused(error, certificate, host)}; {HOW_TO_MAKE}") from None
-    except ssl.SSLError as error:
-        raise TlsError(f"{certificate}: no handshake works with it: {error}; {HOW_TO_MAKE}") from None
+    shown: dict[str, Any] = {}
+    for host in dict.fromkeys(urlsplit(url).hostname or "" for url in urls):
+        try:
+            shown = dict(meet(client, server, host)[0].getpeercert() or {})
+        except ssl.SSLCertVerificationError as error:
+            raise TlsError(f"{_why_refused(error, certificate, host)}; {HOW_TO_MAKE}") from None
+        except ssl.SSLError as error:
+            raise TlsError(f"{certificate}: no handshake works with it: {error}; {HOW_TO_MAKE}") from None
     require_unchanged(files, stamp)
     return Loaded(client, server, ends_s_of(shown, client), stamp)
 
@@ -137,7 +144,7 @@ def _why_refused(error: ssl.SSLCertVerificationError, certificate: PemFile, host
     if error.verify_code in _OTHER_HOST:
         return (
             f"{certificate}: the certificate does not name {host}, at which clients reach this node; it needs it among "
-            "its alternative names, as DNS name or IP address, or http_url has to be a name that it has"
+            "its alternative names, as DNS name or IP address, or http_url or admin_url has to be a name that it has"
         )
     if error.verify_code == _WRONG_PURPOSE:
         return f"{certificate}: the certificate may not be used by servers; its extendedKeyUsage needs serverAuth"

@@ -13,11 +13,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from cluster.process.addresses import parse_url
+from cluster.process.addresses import is_loopback, parse_url
 from cluster.process.config import NodeConfig
 from cluster.process.data_directory import sync_directory
 from cluster.process.exit_codes import ExitCode, StartupError
-from cluster.process.trust import is_loopback
 
 TIMEOUT_S: Final = 60
 FILE_MODE: Final = 0o600

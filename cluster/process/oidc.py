@@ -3,9 +3,8 @@
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
-from cluster.process.addresses import ConfigError
+from cluster.process.addresses import ConfigError, is_loopback
 from cluster.process.config import NodeConfig
-from cluster.process.trust import is_loopback
 
 ALGORITHMS: Final = ("RS256", "ES256", "EdDSA")
 """Signatures that can be allowed. All are by key pairs: whoever can verify a token cannot make one."""

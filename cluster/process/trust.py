@@ -1,10 +1,9 @@
 """The options by which the nodes of a cluster authenticate each other."""
 
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
-from cluster.process.addresses import ConfigError
+from cluster.process.addresses import ConfigError, is_loopback
 from cluster.process.config import NodeConfig
 from raft.config import TlsConfig
 from raft.peers.pem_files import TlsError
@@ -53,14 +52,6 @@ def tls_files(config: NodeConfig) -> TlsConfig | None:
     if config.tls_cert is None or config.tls_key is None or config.tls_ca is None:
         return None
     return TlsConfig(certificate_file=config.tls_cert, key_file=config.tls_key, ca_file=config.tls_ca)
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches the host, which is an IP address or a name."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def administrator_tokens(config: NodeConfig) -> tuple[bytes, ...]:

@@ -2,13 +2,13 @@
 
 from urllib.parse import urlsplit
 
-from cluster.process.addresses import ConfigError, check_peers, parse_peer, parse_url
+from cluster.process.addresses import ConfigError, check_peers, is_loopback, overlap, parse_peer, parse_url
 from cluster.process.allowed_urls import AllowedUrls
 from cluster.process.config import HEARTBEATS_PER_ELECTION_TIMEOUT_MIN, NodeConfig
 from cluster.process.http_tls import validate_http_tls
 from cluster.process.oidc import is_url, oidc_settings
 from cluster.process.quota_file import read_quotas
-from cluster.process.trust import is_loopback, validate_trust, webhook_secrets
+from cluster.process.trust import validate_trust, webhook_secrets
 
 
 def validate(config: NodeConfig) -> NodeConfig:
@@ -22,6 +22,7 @@ def validate(config: NodeConfig) -> NodeConfig:
         parse_url(config.http_url, "http_url")
     config.http_address()
     config.peer_address()
+    _check_administration(config)
     if config.election_timeout_ms <= HEARTBEATS_PER_ELECTION_TIMEOUT_MIN * config.heartbeat_ms:
         raise ConfigError(
             f"election_timeout_ms: {config.election_timeout_ms} is not more than "
@@ -58,17 +59,34 @@ def _require_usable_keys(config: NodeConfig) -> None:
 
 def _require_closed_http(config: NodeConfig) -> None:
     """Require TLS and permissions of an HTTP API that other machines reach. Raises ConfigError."""
-    address = config.http_address()
-    if config.insecure_http or is_loopback(address.host):
-        return
     missing = [] if config.http_tls_cert is not None else ["http_tls_cert and http_tls_key"]
     missing += [] if config.auth == "enforce" else ["auth enforce"]
-    if missing:
-        raise ConfigError(
-            f"http_listen: other machines can reach {address}, which requires {' and '.join(missing)}; "
-            "docs/security.md shows the way. If the network keeps everybody else away from the node, or while you "
-            "introduce them, say so with --insecure-http"
-        )
+    if config.insecure_http or not missing:
+        return
+    for option, address in (("http_listen", config.http_address()), ("admin_listen", config.admin_address())):
+        if address is not None and not is_loopback(address.host):
+            raise ConfigError(
+                f"{option}: other machines can reach {address}, which requires {' and '.join(missing)}; "
+                "docs/security.md shows the way. If the network keeps everybody else away from the node, or while you "
+                "introduce them, say so with --insecure-http"
+            )
+
+
+def _check_administration(config: NodeConfig) -> None:
+    """Check that the listener of administration is apart from the others. Raises ConfigError."""
+    address = config.admin_address()
+    if config.admin_url is not None:
+        parse_url(config.admin_url, "admin_url")
+        if address is None:
+            raise ConfigError("admin_url: nothing listens there without admin_listen; give it, too")
+    if address is None:
+        return
+    others = {"http_listen": config.http_address()}
+    if config.serves_peers():
+        others["peer_listen"] = config.peer_address()
+    for option, other in others.items():
+        if overlap(address, other):
+            raise ConfigError(f"admin_listen: {address} is {option} {other}, too; give it a port of its own")
 
 
 def _check_origin(config: NodeConfig) -> None:

@@ -53,6 +53,8 @@ class RequestTimes:
         self._steady_s = steady_s
         self._routes: dict[tuple[object, str], _Route] = {}
         """By resource and method. Requests without a route share one: their method may be any word."""
+        self._labelled: dict[tuple[str, str], _Route] = {}
+        """The same by labels: each listener has resources of its own."""
         self._refusals: dict[str, int] = {}
 
     def middleware(self) -> Any:
@@ -88,9 +90,9 @@ class RequestTimes:
         return measure
 
     def _route(self, resource: web.AbstractResource | None, method: str) -> _Route:
-        if resource is None:
-            return self._routes.setdefault((None, ""), _Route("", NO_ROUTE))
-        return self._routes.setdefault((resource, method), _Route(method, resource.canonical))
+        labels = ("", NO_ROUTE) if resource is None else (method, resource.canonical)
+        key = (resource, "" if resource is None else method)
+        return self._routes.setdefault(key, self._labelled.setdefault(labels, _Route(*labels)))
 
     def _log_slow(self, request: web.Request, route: _Route, scope: RequestScope, spent_s: float) -> None:
         """Log the request, unless it was only waiting for what its client waits for."""
@@ -129,7 +131,7 @@ class RequestTimes:
         in_flight = GaugeMetricFamily(
             "keelmq_http_requests_in_flight", "Requests that are being answered", labels=labels
         )
-        for route in tuple(self._routes.values()):
+        for route in tuple(self._labelled.values()):
             route.durations.add_to(times, route.labels)
             in_flight.add_metric(route.labels, route.in_flight)
         yield times

@@ -75,9 +75,10 @@ class Agent:
         urls = {int(each.split("=")[0]): each.split("=")[2] for each in config.get("peers", [])}
         self._url: str = config.get("http_url") or urls.get(self.node_id) or "http://127.0.0.1:7081"
         parts = urlsplit(self._url)
-        listen = config.get("http_listen") or f"{parts.hostname}:{parts.port}"
-        host, _, port = listen.rpartition(":")
-        self._at = ({"0.0.0.0": "127.0.0.1", "[::]": "::1"}.get(host, host.strip("[]")), int(port))  # noqa: S104
+        self._at = _address_here(config.get("http_listen") or f"{parts.hostname}:{parts.port}")
+        own = config.get("admin_listen")
+        self._administration_at = self._at if own is None else _address_here(own)
+        self._administration_url: str = config.get("admin_url") or self._url
         self._serves_tls = config.get("http_tls_cert") is not None
         self._ca = config.get("http_ca")
         token_file = config.get("admin_token_file")
@@ -128,7 +129,8 @@ class Agent:
         """Ask the nodes in the order of their ids: Kubernetes updates pods in the opposite one."""
         reason = "no other node can lead"
         for each in sorted(candidates, key=lambda node: int(node["node_id"])):
-            code, body = self._here().call("POST", f"/v1/cluster/members/{each['node_id']}/lead", CALL_TIMEOUT_S)
+            path = f"/v1/cluster/members/{each['node_id']}/lead"
+            code, body = self._administration().call("POST", path, CALL_TIMEOUT_S)
             if code in (HTTPStatus.OK, HTTPStatus.TEMPORARY_REDIRECT):
                 return "the next leader is not known yet"
             reason = f"node {each['node_id']} cannot lead: {code} {_detail(body)}"
@@ -143,6 +145,9 @@ class Agent:
     def _here(self) -> Server:
         return self._server(self._url, self._at)
 
+    def _administration(self) -> Server:
+        return self._server(self._administration_url, self._administration_at)
+
     def _elsewhere(self, url: str) -> Server:
         parts = urlsplit(url)
         return self._server(url, (parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)))
@@ -151,6 +156,12 @@ class Agent:
         is_tls = urlsplit(url).scheme == "https"
         context = ssl.create_default_context(cafile=self._ca) if is_tls else None
         return Server(url, at, context, self._token)
+
+
+def _address_here(listen: str) -> tuple[str, int]:
+    """Return where a process of this container reaches what listens there."""
+    host, _, port = listen.rpartition(":")
+    return {"0.0.0.0": "127.0.0.1", "[::]": "::1"}.get(host, host.strip("[]")), int(port)  # noqa: S104
 
 
 def _is_copy(node: Mapping[str, Any], view: Mapping[str, Any]) -> bool:

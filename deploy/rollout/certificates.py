@@ -34,7 +34,8 @@ class Certificates:
 
     def make(self, node: Node) -> None:
         """Make the certificate of the node, or another one for its key if it has one."""
-        hosts = {node.peer.rsplit(":", 1)[0].strip("[]"), urlsplit(node.url).hostname or "", *node.names} - {""}
+        urls = {urlsplit(url).hostname or "" for url in (node.url, node.admin_url)}
+        hosts = {node.peer.rsplit(":", 1)[0].strip("[]"), *urls, *node.names} - {""}
         named = [part for host in sorted(hosts) for part in ("--host", host)]
         identity = ["--cluster-id", self._inventory.cluster.id, "--node-id", str(node.id)]
         self._keelmq_cert("node", str(self.directory), *identity, *named, *(["--renew"] if self.has(node) else []))

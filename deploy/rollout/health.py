@@ -5,6 +5,7 @@ import json
 import ssl
 import time
 from collections.abc import Callable, Sequence
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
@@ -18,6 +19,7 @@ POLL_S: Final = 0.1
 BEHIND_ENTRIES_MAX: Final = 1_000
 """Number of entries that a follower may lack and still count as a copy of what is committed."""
 ANSWER_BYTES_MAX: Final = 4 << 20
+WRONG_LISTENER: Final = "wrong_listener"
 
 
 class View(NamedTuple):
@@ -50,28 +52,33 @@ class Probe:
     def view(self, node: Node) -> View:
         try:
             code, body = self._get(node, "/readyz")
-            reason = None if code == http.HTTPStatus.OK else _detail(body) or f"status {code}"
+            reason = None if code == HTTPStatus.OK else _detail(body) or f"status {code}"
             code, body = self._get(node, "/v1/cluster")
-            if code != http.HTTPStatus.OK:
+            if code != HTTPStatus.OK:
                 return View(node, f"/v1/cluster: {_detail(body) or f'status {code}'}", None)
             return View(node, reason, json.loads(body))
         except (OSError, http.client.HTTPException, ValueError) as error:
             return View(node, str(error) or repr(error), None)
 
     def call(self, node: Node, method: str, path: str, body: Any = None) -> tuple[int, dict[str, Any]]:
-        """Return status and answer of an administrative call of this node. Raises Unhealthy when it does not answer."""
+        """Return status and answer of an administrative call of this node, which it may serve at a listener for
+        administration. Raises Unhealthy when it does not answer.
+        """
         content = None if body is None else json.dumps(body).encode()
         try:
-            code, answer = self._request(node, method, path, content, CALL_TIMEOUT_S)
+            code, answer = self._request(node.url, method, path, content, CALL_TIMEOUT_S)
+            if code == HTTPStatus.TEMPORARY_REDIRECT and _says_wrong_listener(answer) and node.admin_url:
+                # Not the address that was answered: the token is shown to the nodes of the inventory.
+                code, answer = self._request(node.admin_url, method, path, content, CALL_TIMEOUT_S)
             return code, json.loads(answer) if answer else {}
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise Unhealthy(f"node {node.id} ({node.host}): {method} {path}: {str(error) or repr(error)}") from None
 
     def _get(self, node: Node, path: str) -> tuple[int, bytes]:
-        return self._request(node, "GET", path, None, PROBE_TIMEOUT_S)
+        return self._request(node.url, "GET", path, None, PROBE_TIMEOUT_S)
 
-    def _request(self, node: Node, method: str, path: str, body: bytes | None, timeout_s: float) -> tuple[int, bytes]:
-        parts = urlsplit(node.url)
+    def _request(self, url: str, method: str, path: str, body: bytes | None, timeout_s: float) -> tuple[int, bytes]:
+        parts = urlsplit(url)
         host = parts.hostname or ""
         connection = (
             http.client.HTTPSConnection(host, parts.port, timeout=timeout_s, context=self._tls)
@@ -206,6 +213,13 @@ def _why_behind(node_ids: Sequence[int], leader_id: int, views: Sequence[View]) 
         if not member["connected"] or behind > BEHIND_ENTRIES_MAX:
             return f"node {node_id} is {max(behind, 0)} entries behind the leader"
     return None
+
+
+def _says_wrong_listener(body: bytes) -> bool:
+    try:
+        return bool(json.loads(body)["code"] == WRONG_LISTENER)
+    except (ValueError, KeyError, TypeError):  # a redirect to another node has no body
+        return False
 
 
 def _detail(body: bytes) -> str:

@@ -15,6 +15,7 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
@@ -102,6 +103,8 @@ class Node(msgspec.Struct, kw_only=True, frozen=True):
     peer: str
     names: tuple[str, ...]
     """Further names under which clients reach it (`allowed_hosts`)."""
+    admin_url: str
+    """URL of its listener for administration, as keelmqd derives it; empty without one."""
     joining_configs: tuple[str, ...]
     """The same for a node with an empty disk that joins a running cluster, at each of the other nodes."""
 
@@ -210,8 +213,28 @@ def _node(file: InventoryFile, node: NodeTable, makes_secret: bool) -> Node:
         config=toml(options),
         peer=node.peer,
         names=_names(options),
+        admin_url=_admin_url(node, options),
         joining_configs=tuple(toml({**joining, "join": url}) for url in others),
     )
+
+
+def _admin_url(node: NodeTable, options: Mapping[str, OptionValue]) -> str:
+    listen, given = str(options.get("admin_listen", "")), str(options.get("admin_url", ""))
+    if given or not listen:
+        return given.rstrip("/")
+    host, _, port = listen.rpartition(":")
+    parts = urlsplit(str(options.get("http_url", node.url)))
+    if not is_loopback(host.strip("[]")):
+        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or ""
+    return f"{parts.scheme}://{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only the machine itself reaches the host, which is an IP address or a name."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _names(options: Mapping[str, OptionValue]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from deploy.rollout import host_agent
-from deploy.rollout.inventory import Inventory, Node
+from deploy.rollout.inventory import Inventory, Node, is_loopback
 from deploy.rollout.rolling import Deployed
 from deploy.rollout.transport import HostError
 
@@ -76,6 +76,7 @@ def _of_network(found: list[Deployed]) -> list[str]:
                 continue
             defects += [f"{_named(each.node)}: {text}" for text in _unreachable(refused)]
         urls = [target for node in there for target in _addresses(node) if target == _url_address(node)]
+        urls += [target for node in there for target in _administration(node)]
         defects += [f"this machine: {text}" for text in _unreachable(host_agent.reach(urls)["refused"])]
     return defects
 
@@ -93,8 +94,21 @@ def _addresses(node: Node) -> list[list[Any]]:
     return addresses if "http_listen" in options else [*addresses, _url_address(node)]
 
 
+def _administration(node: Node) -> list[list[Any]]:
+    """Return where this machine reaches the listener for administration, unless something between serves it."""
+    options = tomllib.loads(node.config)
+    host, _, _ = str(options.get("admin_listen", "")).rpartition(":")
+    if not host or "admin_url" in options or (is_loopback(host.strip("[]")) and node.ssh):
+        return []
+    return [_address_of(node.admin_url)]
+
+
 def _url_address(node: Node) -> list[Any]:
-    parts = urlsplit(node.url)
+    return _address_of(node.url)
+
+
+def _address_of(url: str) -> list[Any]:
+    parts = urlsplit(url)
     return [parts.hostname or "", parts.port or PORT_DEFAULT[parts.scheme]]
 
 
@@ -102,7 +116,8 @@ def _listen_ports(node: Node) -> list[int]:
     options = tomllib.loads(node.config)
     peer = str(options.get("peer_listen", node.peer)).rpartition(":")[2]
     http = str(options["http_listen"]).rpartition(":")[2] if "http_listen" in options else _url_address(node)[1]
-    return [int(peer), int(http)]
+    admin = [int(str(options["admin_listen"]).rpartition(":")[2])] if "admin_listen" in options else []
+    return [int(peer), int(http), *admin]
 
 
 def _named(node: Node) -> str:

@@ -258,6 +258,7 @@ TESTED_ELSEWHERE = {
     "quota_exceeded": "test_quotas.py",
     "unauthenticated": "test_permissions.py",
     "forbidden": "test_permissions.py",
+    "wrong_listener": "test_administration.py",
     "signing_key_awaited": "test_oidc.py",
     "peer_secret_not_text": "test_join_tokens.py",
     "certificate_taken": "test_permissions.py",

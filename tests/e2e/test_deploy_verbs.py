@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import ssl
 import sys
 import tarfile
@@ -103,6 +104,24 @@ async def test_leadership_and_service_move_without_a_failed_call(deployment: Dep
     assert acknowledged
     assert set(deployment.pids()) == {1, 2, 3}
     deployment.done("restart")
+
+
+def test_the_tool_administers_at_listeners_for_administration(deployment: Deployment) -> None:
+    for number, port in zip((1, 2, 3), free_ports(3), strict=True):
+        deployment.options[number] = {"admin_listen": f"127.0.0.1:{port}"}
+    deployment.write()
+    host, _, port = deployment.options[2]["admin_listen"].partition(":")
+    with socket.create_server((host, int(port))):
+        refused = deployment.run("preflight")
+    assert refused.returncode == 1
+    assert f"node 2 (this machine): port {port} cannot be used" in refused.stdout
+    deployment.done("preflight")
+    deployment.done("bootstrap")
+    to = min(number for number in (1, 2, 3) if number != deployment.leader())
+    deployment.done("transfer", str(to))
+    assert deployment.leader() == to
+    deployment.done("drain", str(to))
+    deployment.done("undrain", str(to))
 
 
 async def test_a_wiped_host_comes_back_under_load(deployment: Deployment) -> None:

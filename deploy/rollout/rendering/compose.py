@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from ipaddress import ip_address
 from typing import Any, Final
 
-from deploy.rollout.inventory import Inventory
+from deploy.rollout.inventory import Inventory, is_loopback
 from deploy.rollout.rendering.files import SECRET_MODE, File, Files, RenderError, yaml_file
 from deploy.rollout.rendering.image import AGENT, CONFIG, DATA_ROOT, FILES_MAX, PROCESSES_MAX, STOP_S
 from deploy.rollout.rendering.parts import Parts
@@ -79,22 +79,26 @@ def _aliases(parts: Parts) -> list[str]:
     """Return the names of the node on the network of the services."""
     host, url_host = parts.address.peer_host, parts.address.url_host
     for each in (host, url_host):
-        if _is_loopback(each) and each == url_host != host:
+        if is_loopback(each) and each == url_host != host:
             continue
-        if not _NAME.fullmatch(each) or _is_loopback(each) or _is_ip(each):
+        if not _NAME.fullmatch(each) or is_loopback(each) or _is_ip(each):
             raise RenderError(
                 f"node {parts.node.id}: {each} is no name on a network of containers. Give each node a name as in "
                 f'peer = "node{parts.node.id}:7091", and that name or localhost in url'
             )
-    return sorted({each for each in (host, url_host) if not _is_loopback(each)})
+    return sorted({each for each in (host, url_host) if not is_loopback(each)})
 
 
 def _published(parts: Parts) -> dict[str, Any]:
-    """Return the port that clients on this machine use, if the URL is one for them."""
-    if not _is_loopback(parts.address.url_host):
+    """Return the ports that are used on this machine, if the URL is one for it. A listener at a loopback address is
+    reached inside of its container only.
+    """
+    if not is_loopback(parts.address.url_host):
         return {}
-    port = parts.address.url_port
-    return {"ports": [{"target": port, "published": str(port), "host_ip": "127.0.0.1", "protocol": "tcp"}]}
+    ports = [parts.address.url_port, *([parts.address.admin_port] if parts.address.admin_port else [])]
+    return {
+        "ports": [{"target": port, "published": str(port), "host_ip": "127.0.0.1", "protocol": "tcp"} for port in ports]
+    }
 
 
 def _is_ip(host: str) -> bool:
@@ -103,7 +107,3 @@ def _is_ip(host: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _is_loopback(host: str) -> bool:
-    return host == "localhost" or (_is_ip(host) and ip_address(host).is_loopback)

@@ -20,6 +20,8 @@ START_S: Final = 600
 PROBE_INTERVAL_S: Final = 5
 CLIENT_LABEL: Final = "keelmq-client"
 """Pods and namespaces with this label, "true", may reach the HTTP API."""
+ADMINISTRATOR_LABEL: Final = "keelmq-administrator"
+"""Pods and namespaces with this label, "true", may reach the listeners for administration."""
 _LABEL: Final = "[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 _HOST: Final = re.compile(
     rf"(?P<name>{_LABEL})-(?P<ordinal>0|[1-9][0-9]*)\.(?P<service>{_LABEL})\.(?P<namespace>{_LABEL})\.svc(?:\.[-a-z0-9.]+)?"
@@ -51,6 +53,7 @@ class Names(NamedTuple):
     http_port: int
     peer_port: int
     scheme: str
+    admin_port: int
 
     @property
     def labels(self) -> dict[str, str]:
@@ -105,7 +108,7 @@ def _names(nodes: Sequence[Parts]) -> Names:
             )
         ordinals.append(int(match["ordinal"]))
         parts_of_name = match["name"], match["service"], match["namespace"]
-        found.add(Names(*parts_of_name, address.url_port, address.peer_port, address.scheme))
+        found.add(Names(*parts_of_name, address.url_port, address.peer_port, address.scheme, address.admin_port))
     if len(found) != 1:
         raise RenderError("the nodes differ in StatefulSet, Service, namespace, ports or scheme of their addresses")
     if sorted(ordinals) != list(range(len(nodes))):
@@ -123,9 +126,11 @@ def _service_account(names: Names) -> dict[str, Any]:
 
 
 def _ports(names: Names) -> list[dict[str, Any]]:
+    own = [{"name": "admin", "port": names.admin_port, "targetPort": "admin"}] if names.admin_port else []
     return [
         {"name": names.scheme, "port": names.http_port, "targetPort": "http"},
         {"name": "peer", "port": names.peer_port, "targetPort": "peer"},
+        *own,
     ]
 
 
@@ -265,6 +270,7 @@ def _container(inventory: Inventory, names: Names, *, has_secrets: bool) -> dict
     ]
     if has_secrets:
         mounts.append({"name": "own-secrets", "mountPath": ETC, "readOnly": True})
+    own = [{"name": "admin", "containerPort": names.admin_port}] if names.admin_port else []
     hand_over = f'exec {AGENT} hand-over --config "{CONFIG_DIR}/$POD_NAME.toml" --timeout-s {HAND_OVER_S}'
     return {
         "name": "keelmqd",
@@ -274,6 +280,7 @@ def _container(inventory: Inventory, names: Names, *, has_secrets: bool) -> dict
         "ports": [
             {"name": "http", "containerPort": names.http_port},
             {"name": "peer", "containerPort": names.peer_port},
+            *own,
         ],
         "resources": {
             "requests": {"cpu": _cpus(containers.cpus / 2), "memory": memory},
@@ -316,10 +323,11 @@ def _disruption_budget(names: Names) -> dict[str, Any]:
 def _network_policy(names: Names, nodes: Sequence[Parts]) -> dict[str, Any]:
     own = {"podSelector": {"matchLabels": names.labels}}
     http, peer = ({"protocol": "TCP", "port": port} for port in ("http", "peer"))
-    clients = [
-        {"podSelector": {"matchLabels": {CLIENT_LABEL: "true"}}},
-        {"namespaceSelector": {"matchLabels": {CLIENT_LABEL: "true"}}},
-    ]
+    ingress = [{"from": [own], "ports": [peer, http]}, {"from": _labelled(CLIENT_LABEL), "ports": [http]}]
+    if names.admin_port:
+        # Redirects to the leader lead by way of its other port.
+        admin = {"protocol": "TCP", "port": "admin"}
+        ingress.append({"from": _labelled(ADMINISTRATOR_LABEL), "ports": [admin, http]})
     egress: list[dict[str, Any]] = [
         {"to": [own], "ports": [http, peer]},
         {"ports": [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]},
@@ -334,10 +342,16 @@ def _network_policy(names: Names, nodes: Sequence[Parts]) -> dict[str, Any]:
         "spec": {
             "podSelector": {"matchLabels": names.labels},
             "policyTypes": ["Ingress", "Egress"],
-            "ingress": [{"from": [own], "ports": [peer, http]}, {"from": clients, "ports": [http]}],
+            "ingress": ingress,
             "egress": egress,
         },
     }
+
+
+def _labelled(label: str) -> list[dict[str, Any]]:
+    """Return the pods with the label, and those of namespaces with it."""
+    labels = {"matchLabels": {label: "true"}}
+    return [{"podSelector": labels}, {"namespaceSelector": labels}]
 
 
 def _webhook_ports(parts: Parts) -> list[int]:

@@ -3,13 +3,13 @@
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from deploy.rollout.certificates import Certificates
-from deploy.rollout.inventory import SECRET_END, Inventory, Node, OptionValue, toml
+from deploy.rollout.inventory import SECRET_END, Inventory, Node, OptionValue, is_loopback, toml
 from deploy.rollout.rendering.files import SECRET_MODE, File, RenderError
 
 FILE_OPTIONS: Final = (
@@ -29,6 +29,8 @@ class Address(NamedTuple):
     url_host: str
     url_port: int
     scheme: str
+    admin_port: int = 0
+    """Port of the listener for administration that other machines reach; 0 without one."""
 
 
 class Parts(NamedTuple):
@@ -58,7 +60,10 @@ def in_containers(all_parts: Sequence[Parts]) -> list[Parts]:
     found = []
     for parts in all_parts:
         address, options = parts.address, dict(parts.options)
-        for name, port in (("http_listen", address.url_port), ("peer_listen", address.peer_port)):
+        listens = [("http_listen", address.url_port), ("peer_listen", address.peer_port)]
+        if address.admin_port:
+            listens.append(("admin_listen", address.admin_port))
+        for name, port in listens:
             listen = options.setdefault(name, f"0.0.0.0:{port}")
             if str(listen).rpartition(":")[2] != str(port) or port < UNPRIVILEGED_PORT_MIN:
                 raise RenderError(
@@ -116,7 +121,7 @@ def _parts(inventory: Inventory, node: Node, data_dir: str, etc: str) -> Parts:
         del options["peers"]
         options.setdefault("http_url", node.url)
     files = {name: _content(node, name, path) for name, path in sources.items()}
-    return Parts(node, _address(node), options, files)
+    return Parts(node, _address(node, options), options, files)
 
 
 def _content(node: Node, name: str, path: Path) -> bytes:
@@ -126,10 +131,13 @@ def _content(node: Node, name: str, path: Path) -> bytes:
         raise RenderError(f"node {node.id}: {name}: {path} of this machine: {error.strerror}") from None
 
 
-def _address(node: Node) -> Address:
+def _address(node: Node, options: Mapping[str, OptionValue]) -> Address:
     peer_host, _, peer_port = node.peer.rpartition(":")
+    admin_host, _, admin_port = str(options.get("admin_listen", "")).rpartition(":")
     try:
         parts = urlsplit(node.url)
-        return Address(peer_host.strip("[]"), int(peer_port), parts.hostname or "", parts.port or 0, parts.scheme)
+        at = Address(peer_host.strip("[]"), int(peer_port), parts.hostname or "", parts.port or 0, parts.scheme)
+        has_administration = admin_port and not is_loopback(admin_host.strip("[]"))
+        return at._replace(admin_port=int(admin_port)) if has_administration else at
     except ValueError as error:
         raise RenderError(f"node {node.id}: {node.peer} or {node.url}: {error}") from None

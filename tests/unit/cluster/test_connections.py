@@ -227,7 +227,7 @@ async def secured(path: Path, make_inner: Callable[[], asyncio.Protocol] = Echo)
     Echo.connections = connections
     listening = socket.create_server((FIRST, 0))
     clients = Clients(connections, listening.getsockname()[1], trusting(tls.ca_file))
-    own = HttpTls(tls.certificate_file, tls.key_file, known.ca_file, f"https://{FIRST}")
+    own = HttpTls(tls.certificate_file, tls.key_file, known.ca_file, [f"https://{FIRST}"])
     listener = TlsListener(connections, make_inner, own, listening)
     async with asyncio.timeout(PATIENCE_S):
         try:

@@ -108,7 +108,7 @@ def test_clients_may_show_a_certificate_of_their_authority_and_of_no_other(tmp_p
     ca, clients = Authority(), Authority("Clients")
     tls = ca.issue_server(tmp_path)
     known = clients.issue_client(tmp_path, "known")
-    server = HttpTls(tls.certificate_file, tls.key_file, known.ca_file, URL).server
+    server = HttpTls(tls.certificate_file, tls.key_file, known.ca_file, [URL]).server
     client = trusting(tls.ca_file)
     assert meet(client, server, "127.0.0.1")[1].getpeercert() is None
     client.load_cert_chain(known.certificate_file, known.key_file)
@@ -126,7 +126,7 @@ def test_clients_may_show_a_certificate_of_their_authority_and_of_no_other(tmp_p
 
 def test_version_1_2_is_the_least(tmp_path: Path) -> None:
     tls = Authority().issue_server(tmp_path)
-    server = HttpTls(tls.certificate_file, tls.key_file, None, URL).server
+    server = HttpTls(tls.certificate_file, tls.key_file, None, [URL]).server
     client = trusting(tls.ca_file)
     client.maximum_version = ssl.TLSVersion.TLSv1_2
     assert meet(client, server, "127.0.0.1")[0].version() == "TLSv1.2"
@@ -136,7 +136,7 @@ def test_version_1_2_is_the_least(tmp_path: Path) -> None:
 def test_files_that_were_replaced_are_noticed_and_tried(tmp_path: Path) -> None:
     ca = Authority()
     tls = ca.issue_server(tmp_path)
-    used = HttpTls(tls.certificate_file, tls.key_file, None, URL)
+    used = HttpTls(tls.certificate_file, tls.key_file, None, [URL])
     assert used.look() is None
     ca.issue_server(tmp_path, hosts=("127.0.0.2",))
     with pytest.raises(TlsError, match="does not name"):

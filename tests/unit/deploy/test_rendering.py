@@ -20,8 +20,8 @@ from deploy.rollout.rendering.compose import ETC as COMPOSE_ETC
 from deploy.rollout.rendering.compose import compose
 from deploy.rollout.rendering.files import MARK, File, Files, RenderError, write_directory
 from deploy.rollout.rendering.image import DATA
+from deploy.rollout.rendering.kubernetes import ADMINISTRATOR_LABEL, kubernetes
 from deploy.rollout.rendering.kubernetes import ETC as KUBERNETES_ETC
-from deploy.rollout.rendering.kubernetes import kubernetes
 from deploy.rollout.rendering.parts import in_containers, parts_of
 from tests.oidc_issuer import SigningKey
 from tests.patience import PATIENCE_S
@@ -145,6 +145,26 @@ class TestKubernetes:
         assert all("from" in rule for rule in found["ingress"])
         assert all("to" in rule for rule in found["egress"] if rule["ports"][0]["port"] != 53)
 
+    def test_a_listener_for_administration_is_reached_by_administrators_alone(self, tmp_path: Path) -> None:
+        files = rendered(tmp_path, "kubernetes", pods_text(options='admin_listen = "0.0.0.0:7071"'))
+        found = documents(files)
+        for document in found.values():
+            kubernetes_validate.validate(document, KUBERNETES_VERSIONS[0], strict=True)
+        assert tomllib.loads(files["config/shop-0.toml"].content.decode())["admin_listen"] == "0.0.0.0:7071"
+        (node,) = found["StatefulSet/shop"]["spec"]["template"]["spec"]["containers"]
+        assert {"name": "admin", "containerPort": 7071} in node["ports"]
+        assert {"name": "admin", "port": 7071, "targetPort": "admin"} in found["Service/shop-peers"]["spec"]["ports"]
+        assert node["readinessProbe"]["httpGet"]["port"] == "http", "a probe asks for what clients get"
+        port = {"protocol": "TCP", "port": "admin"}
+        (rule,) = [each for each in found["NetworkPolicy/shop"]["spec"]["ingress"] if port in each["ports"]]
+        assert {str(each) for each in rule["from"]} == {
+            str({kind: {"matchLabels": {ADMINISTRATOR_LABEL: "true"}}}) for kind in ("podSelector", "namespaceSelector")
+        }
+
+    @pytest.mark.parametrize("options", ["", 'admin_listen = "127.0.0.1:7071"'])
+    def test_no_port_is_opened_for_a_listener_that_its_own_pod_reaches(self, tmp_path: Path, options: str) -> None:
+        assert b"admin" not in rendered(tmp_path, "kubernetes", pods_text(options=options))["keelmq.yaml"].content
+
     def test_a_service_for_clients_is_one_of_the_allowed_names(self, tmp_path: Path) -> None:
         without = documents(rendered(tmp_path, "kubernetes", pods_text()))
         assert "Service/orders" not in without
@@ -210,6 +230,16 @@ class TestCompose:
         services = self.document(rendered(tmp_path, "compose", text))["services"]
         published = {"target": 7082, "published": "7082", "host_ip": "127.0.0.1", "protocol": "tcp"}
         assert [service.get("ports") for service in services.values()] == [None, [published], None]
+
+    @pytest.mark.parametrize(("listen", "is_published"), [("0.0.0.0:7071", True), ("127.0.0.1:7071", False)])
+    def test_administration_is_published_to_this_machine_too(
+        self, tmp_path: Path, listen: str, is_published: bool
+    ) -> None:
+        text = inventory_text(self.HOSTS, options=f'admin_listen = "{listen}"')
+        services = self.document(rendered(tmp_path, "compose", text.replace("https://mq2:", "https://localhost:")))
+        (ports,) = [each["ports"] for each in services["services"].values() if "ports" in each]
+        assert ("7071" in [each["published"] for each in ports]) == is_published
+        assert {each["host_ip"] for each in ports} == {"127.0.0.1"}
 
     @pytest.mark.parametrize("host", ["10.0.0.1", "localhost", "mq_1"])
     def test_addresses_that_are_no_names_are_refused(self, tmp_path: Path, host: str) -> None:
