@@ -101,7 +101,7 @@ async def test_a_token_that_was_made_meanwhile_is_not_used_up(closed: Node, monk
             former = core.state.users.get("join:4")
             assert former is not None
             held = (Token(newer.token_id, newer.sha256, START_MS, START_MS + 3_600_000),)
-            await propose(PutUser("join:4", (), held, (), former.revision, "admin"))
+            await propose(PutUser("join:4", (), held, (), former.revision))
         return await propose(command)
 
     with monkeypatch.context() as patched:
@@ -118,7 +118,7 @@ async def test_a_secret_that_no_answer_can_hold_costs_no_token(tmp_path: Path) -
         assert node.core.state.users.get("join:4") is None
         known = make_token()
         await node.core.propose(
-            PutUser("join:4", (), (Token(known.token_id, known.sha256, START_MS, START_MS + 60_000),), (), 0, "admin")
+            PutUser("join:4", (), (Token(known.token_id, known.sha256, START_MS, START_MS + 60_000),), (), 0)
         )
         answer = await show(node, known.text)
         assert (answer.status, answer.body["code"]) == (409, "peer_secret_not_text")
