@@ -16,6 +16,7 @@ from msgspec import Meta
 from raft.config import AddressOverride, PeerAddress, RaftConfig
 from raft.errors import MembershipRefused, ProtocolError
 from store.features import FEATURES, FIRST_LEVEL, LEVEL_MAX, VERSION_LENGTH_MAX, LevelOf, read_level
+from store.limits import PRINCIPAL_CHARACTERS_MAX
 from store.log.commit_log import CommitLog
 from store.log.record import KIND_CONFIG
 from store.state.machine import StateMachine
@@ -60,6 +61,8 @@ class Configuration(msgspec.Struct, array_like=True, forbid_unknown_fields=True,
     """The first version that knows that level, for builds that do not know it; empty for the first level."""
     override: Annotated[int, Meta(ge=0, le=OVERRIDE_NUMBER_MAX)] = 0
     """The number of the last override of addresses that was written into the log."""
+    principal: Annotated[str, Meta(max_length=PRINCIPAL_CHARACTERS_MAX)] = ""
+    """The authenticated principal that asked for this configuration; empty without one."""
 
     @cached_property
     def voters(self) -> frozenset[int]:
@@ -145,6 +148,10 @@ class Configuration(msgspec.Struct, array_like=True, forbid_unknown_fields=True,
     def with_feature_level(self, level: int) -> "Configuration":
         """Return the configuration at `level`, which this build must know."""
         return msgspec.structs.replace(self, feature_level=level, feature_version=FEATURES.version_of(level))
+
+    def named(self, principal: str) -> "Configuration":
+        """Return the configuration as one that `principal` asked for."""
+        return self if principal == self.principal else msgspec.structs.replace(self, principal=principal)
 
     @property
     def level(self) -> LevelOf:

@@ -253,14 +253,17 @@ class RaftNode:
                 self._handing_over = False
         return bool(self._state.role != LEADER)
 
-    def propose_configuration(self, change: Callable[[Configuration], Configuration]) -> "asyncio.Future[Entry]":
-        """Propose what `change` makes of the present configuration; resolves when it is committed and applied.
+    def propose_configuration(
+        self, change: Callable[[Configuration], Configuration], principal: str = ""
+    ) -> "asyncio.Future[Entry]":
+        """Propose what `change` makes of the present configuration, on behalf of `principal`; resolves when it is
+        committed and applied.
 
         Raises at once, with nothing appended: NotLeader, NoLeader, NodeStopped, MembershipRefused. The future raises
         UnknownOutcome.
         """
         self._check_leads()
-        following = change(self._state.configuration)
+        following = change(self._state.configuration).named(principal)
         future, on_outcome = awaited(self._loop)
         self._appending(lambda: self._raft.proposing.propose_configuration(following, on_outcome))
         return future

@@ -50,6 +50,9 @@ LEVELS: Final = (
                     for name in ("PURGED_QUEUES", "LOG_TIMES", "_QUEUE_END", "_END_ALONE")
                 ),
                 *(f"store.index.retention_keys.{name}" for name in ("_PURGED", "_TIME")),
+                *(f"{struct}.principal" for struct in ("TransactionRecord", "TimelineEvent", "Commit", "TakenBack")),
+                *("_Header.principals", "Outcome.principals", "RedeliveryEvent.principal", "Configuration.principal"),
+                "store.limits.PRINCIPAL_CHARACTERS_MAX",
                 *("Event.filter", "Outcome.filters", "Event.type.RESET", "acks-begin-at-kept-messages"),
             }
         ),

@@ -52,6 +52,9 @@ OPERATOR_BYTES_MAX: Final = 255
 REASON_BYTES_MAX: Final = 255
 """Maximum length, in UTF-8 bytes, of the reason an operator gives."""
 
+PRINCIPAL_CHARACTERS_MAX: Final = 255
+"""Maximum length of the name of a principal in an entry; names are ASCII. No credential has a longer one."""
+
 DEDUPE_WINDOW_MS: Final = 15 * 60_000
 """Batch and message ids are remembered for this long, by the replicated clock ..."""
 

@@ -54,6 +54,10 @@ connects.
 """
 
 
+TOKEN_VARIABLE: Final = "KEELMQ_HOSTILE_TOKEN"
+"""Names the environment variable with the token that all requests show; without it they show none."""
+
+
 class Target(NamedTuple):
     """The node's port and the topic that the attack uses, and the source address that it comes from."""
 
@@ -75,6 +79,8 @@ async def connected(target: Target) -> AsyncIterator[tuple[asyncio.StreamReader,
 
 def head(method: str, path: str, length: int | None = None, media: str = "application/json") -> bytes:
     lines = [f"{method} {path} HTTP/1.1", "Host: localhost"]
+    if token := os.environ.get(TOKEN_VARIABLE):
+        lines.append(f"Authorization: Bearer {token}")
     if length is not None:
         lines += [f"Content-Type: {media}", f"Content-Length: {length}"]
     return "\r\n".join((*lines, "", "")).encode()

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from cluster.background.join_tokens import remove_expired_join_tokens
 from cluster.core.core import Core
 from cluster.health.log_front import LogFront
 from raft.proposals import Applied
@@ -88,6 +89,7 @@ class RetentionService:
         await self._expire_all()
         await self._release_all()
         await self._count_all()
+        await remove_expired_join_tokens(self._core)
         await self._sweep_some()
         return self._pause_s()
 

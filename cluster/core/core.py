@@ -109,7 +109,9 @@ class Core:
             metrics.add_gauges(quotas.counters)
         self.time_shares = TimeShares(config.address_time_percent)
         metrics.add_gauges(self.time_shares.counters)
-        self.request_times = RequestTimes(config.slow_request_ms, self._principal_name)
+        self.request_times = RequestTimes(
+            config.slow_request_ms, lambda request: self.access.principal_of(request).name
+        )
         metrics.add_gauges(self.request_times.metrics)
         self.refusals = ProposalRefusals()
         metrics.add_gauges(self.refusals.metrics)
@@ -180,8 +182,11 @@ class Core:
             note_queued(time.perf_counter() - begun_s)
 
     @counting_refusals
-    async def propose(self, command: Command, blocks: Sequence[bytes] = ()) -> Applied:
-        """Propose a command and return its outcome, once it is fsynced on a majority and applied on this node.
+    async def propose(
+        self, command: Command, blocks: Sequence[bytes] = (), *, by: web.Request | None = None
+    ) -> Applied:
+        """Propose a command and return its outcome, once it is fsynced on a majority and applied on this node. The
+        entry names the principal of the request `by`.
 
         A large command that was applied before returns its former outcome at once. Raises NotLeader, NoLeader,
         Overloaded, Refused, Problem disk_full or the problems of require_capacity; nothing was changed then. After
@@ -195,7 +200,8 @@ class Core:
             self._require_disk()
             require_capacity(self.config, self.state, command)
         begun_s = time.perf_counter()
-        proposed = self.raft.propose(self._weighed(Proposal(command, tuple(blocks))))
+        principal = "" if by is None else self.access.proved_name(by)
+        proposed = self.raft.propose(self._weighed(Proposal(command, tuple(blocks), principal=principal)))
         try:
             async with asyncio.timeout(timeout_s):
                 applied = await proposed
@@ -357,22 +363,19 @@ class Core:
             return self.config.advertised_url()
         return None if member is None else member.url or None
 
-    async def change_members(self, change: Callable[[Configuration], Configuration]) -> None:
+    async def change_members(self, change: Callable[[Configuration], Configuration], *, by: web.Request) -> None:
         """Commit a changed configuration and wait until it is applied here. Raises UnknownOutcome after
         request_timeout_ms, the other errors of `propose`, and the errors of `change`.
         """
         try:
             async with asyncio.timeout(self.config.request_timeout_ms / 1000):
-                await self.raft.propose_configuration(change)
+                await self.raft.propose_configuration(change, self.access.proved_name(by))
         except TimeoutError:
             raise UnknownOutcome(f"not committed within {self.config.request_timeout_ms} ms") from None
 
     def _latest_ms(self) -> int:
         """Return the later one of the replicated clock, which stands on a node that is cut off, and this node's own."""
         return max(self.now_ms(), self._clock.wall_ms())
-
-    def _principal_name(self, request: web.Request) -> str:
-        return self.access.principal_of(request).name
 
     def _shown_by(self, request: web.Request) -> Shown:
         """Return the credentials of a request."""

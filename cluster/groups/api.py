@@ -361,7 +361,7 @@ class GroupCoordinator:
         self._core.access.require(request, "describe", permissions.topic(check_topic(body.topic)))
         if self._core.state.group_head(group) is None:
             raise no_group(group)
-        applied = await self._core.propose(ResetOffsets(group, await self._reset_targets(body)))
+        applied = await self._core.propose(ResetOffsets(group, await self._reset_targets(body)), by=request)
         reset: OffsetsReset = applied.result
         return json_response(ResetView(offsets=committed_offsets(reset.offsets), generation=reset.generation))
 
@@ -371,7 +371,7 @@ class GroupCoordinator:
         body = await read_json(request, self._core, _clone_decoder)
         topic = None if body.topic is None else check_topic(body.topic)
         self._core.access.require(request, "describe", permissions.group(check_group(body.source)))
-        applied = await self._core.propose(CloneOffsets(group, check_group(body.source), topic))
+        applied = await self._core.propose(CloneOffsets(group, check_group(body.source), topic), by=request)
         cloned: OffsetsReset = applied.result
         return json_response(ResetView(offsets=committed_offsets(cloned.offsets), generation=cloned.generation))
 
@@ -379,7 +379,8 @@ class GroupCoordinator:
         self._core.require_leader()
         group = check_group(request.match_info["group"])
         query = parse_query(DeleteGroupQuery, request.query)
-        applied = await self._core.propose(DeleteGroup(group, query.with_dead_letters, query.operator, query.reason))
+        command = DeleteGroup(group, query.with_dead_letters, query.operator, query.reason)
+        applied = await self._core.propose(command, by=request)
         deleted: GroupDeleted = applied.result
         logger.info(
             "group %s was deleted by %r, reason %r, with %s", group, query.operator, query.reason, deleted.topics

@@ -196,7 +196,7 @@ class RetryApi:
         self._core.require_leader()
         group = check_group(request.match_info["group"])
         body = await read_json(request, self._core, _settings_decoder)
-        applied = await self._core.propose(PutGroup(group, body.retry_max_attempts, body.retry_delays_ms))
+        applied = await self._core.propose(PutGroup(group, body.retry_max_attempts, body.retry_delays_ms), by=request)
         put: GroupPut = applied.result
         return json_response(as_view(GroupSettingsView, put), 201 if put.created else 200)
 
@@ -262,7 +262,7 @@ class RetryApi:
         self._core.require_leader()
         group = check_group(request.match_info["group"])
         body = await read_json(request, self._core, _replay_decoder)
-        applied = await self._core.propose(ReplayDeadLetters(group, body.offsets))
+        applied = await self._core.propose(ReplayDeadLetters(group, body.offsets), by=request)
         replayed: DeadLettersReplayed = applied.result
         self._core.metrics.replayed.inc(sum(not each.duplicate for each in replayed.messages))
         return json_response(ReplayView(results=[as_view(ReplayedView, each) for each in replayed.messages]))

@@ -100,6 +100,7 @@ class TraceEventView(Response, kw_only=True, frozen=True):
     source: str | UnsetType = UNSET
     operator: str | UnsetType = UNSET
     forced: bool | UnsetType = UNSET
+    principal: str | UnsetType = UNSET
 
 
 class TraceView(Response, kw_only=True, frozen=True):

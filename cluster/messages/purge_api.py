@@ -67,8 +67,7 @@ class PurgeApi:
         self._core.require_leader()
         name = check_topic(request.match_info["topic"])
         body = await read_json(request, self._core, _decoder, optional=True)
-        by = self._core.access.principal_of(request).name
-        purged: TopicPurged = (await self._core.propose(PurgeTopic(name, body.queue, by))).result
+        purged: TopicPurged = (await self._core.propose(PurgeTopic(name, body.queue), by=request)).result
         queues = tuple(
             PurgedQueueView(queue=each.queue, min_offset=each.start, messages=each.messages) for each in purged.queues
         )

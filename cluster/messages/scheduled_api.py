@@ -80,7 +80,7 @@ class ScheduledApi:
         message_id = request.match_info["message_id"]
         if not MESSAGE_ID_REGEX.fullmatch(message_id):
             raise Problem("invalid_request", "message id: 1 to 128 characters of A-Z a-z 0-9 _ . : -")
-        await self._core.propose(CancelScheduled(topic, message_id))
+        await self._core.propose(CancelScheduled(topic, message_id), by=request)
         return web.Response(status=204)
 
 

@@ -140,7 +140,7 @@ class TopicApi:
         self._refuse_system(name)
         self._refuse_wide(name, settings.queues or 0)
         applied = await self._core.propose(
-            PutTopic(name, settings.queues, settings.retention_ms, settings.type, settings.retention_bytes)
+            PutTopic(name, settings.queues, settings.retention_ms, settings.type, settings.retention_bytes), by=request
         )
         put: TopicPut = applied.result
         return json_response(self._view(put.topic), 201 if put.created else 200)
@@ -179,7 +179,7 @@ class TopicApi:
         self._core.require_leader()
         name = check_topic(request.match_info["topic"])
         self._refuse_system(name)
-        await self._core.propose(DeleteTopic(name))
+        await self._core.propose(DeleteTopic(name), by=request)
         return web.Response(status=204)
 
     def _refuse_system(self, name: str) -> None:

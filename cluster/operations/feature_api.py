@@ -96,7 +96,7 @@ class FeatureApi:
         def change(configuration: Configuration) -> Configuration:
             return levels.raised(configuration, level)
 
-        await core.change_members(change)
+        await core.change_members(change, by=request)
         return self._answer(raised=levels.in_force > before)
 
     def _answer(self, *, raised: bool) -> web.Response:

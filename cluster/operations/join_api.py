@@ -115,7 +115,7 @@ class JoinApi:
         made, now_ms = make_token(), core.now_ms()
         token = Token(made.token_id, made.sha256, now_ms, now_ms + body.expires_in_ms)
         by = core.access.principal_of(request).name
-        await core.propose(PutUser(name, (), (token,), (), 0 if former is None else former.revision, by))
+        await core.propose(PutUser(name, (), (token,), (), 0 if former is None else former.revision), by=request)
         _audit.info("the join token of node %d was made by %s; it ends in %d ms", body.node_id, by, body.expires_in_ms)
         return json_response(
             JoinTokenView(token=made.text, node_id=body.node_id, expires_at_ms=token.expires_at_ms), 201
@@ -131,7 +131,7 @@ class JoinApi:
             raise Problem(CLOCK_IN_DOUBT, "nobody knows whether the join token is over; it was not used up")
         secret = self._peer_secret()
         try:
-            await core.propose(DeleteUser(user.user, user.user, user.revision))
+            await core.propose(DeleteUser(user.user, user.revision), by=request)
         except Refused as refused:
             if refused.code not in (USER_CHANGED, USER_NOT_FOUND):
                 raise

@@ -58,6 +58,7 @@ class EventView(msgspec.Struct, array_like=True, frozen=True):
     message_id: str | None
     messages: EventMessages | None
     filter: str | None
+    principal: str | None
 
 
 class EntryEvents(msgspec.Struct, array_like=True, frozen=True):
@@ -167,10 +168,10 @@ class EventsPage:
         taken: list[msgspec.Raw] = []
         first_row = sum(event.rows for event in outcome.events[: self.next_event])
         complete = True
-        for event in outcome.events[self.next_event :]:
+        for ordinal, event in enumerate(outcome.events[self.next_event :], start=self.next_event):
             is_first = not taken and not self.frames
             try:
-                encoded = _encode(await self._view(event, outcome.filters))
+                encoded = _encode(await self._view(event, outcome.filters, outcome.principal_of(ordinal)))
             except LogTruncated:
                 if is_first:
                     raise Problem("log_range_removed", _BLOCK_REMOVED, {"first_index": self.next_index + 1}) from None
@@ -191,10 +192,10 @@ class EventsPage:
         self.next_event += len(taken)
         return complete
 
-    async def _view(self, event: Event, filters: tuple[str, ...]) -> EventView:
+    async def _view(self, event: Event, filters: tuple[str, ...], principal: str | None) -> EventView:
         of = event.messages
         if of is None:
-            return _view(event, None, None, None if event.filter is None else filters[event.filter])
+            return _view(event, None, None, principal, None if event.filter is None else filters[event.filter])
         origin = await self._origins.find(of)
         header = origin.header
         block = None
@@ -210,14 +211,20 @@ class EventsPage:
             header.uncompressed_bytes if of.only is None else None,
             block,
         )
-        return _view(event, origin, messages)
+        return _view(event, origin, messages, principal)
 
 
 def _id_of(header: BatchHeader, only: int) -> tuple[str | None, ...] | None:
     return None if header.message_ids is None else (header.message_ids[only],)
 
 
-def _view(event: Event, origin: _Origin | None, messages: EventMessages | None, filter: str | None = None) -> EventView:
+def _view(
+    event: Event,
+    origin: _Origin | None,
+    messages: EventMessages | None,
+    principal: str | None,
+    filter: str | None = None,
+) -> EventView:
     transaction_id, topic, group, client_id = event.transaction_id, event.topic, event.group, event.client
     if origin is not None:
         command = origin.command
@@ -241,4 +248,5 @@ def _view(event: Event, origin: _Origin | None, messages: EventMessages | None, 
         event.message_id,
         messages,
         filter,
+        principal,
     )

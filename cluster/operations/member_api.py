@@ -146,7 +146,7 @@ class MemberApi:
         if known is not None and msgspec.structs.replace(known, voter=False) == learner:
             self._require_committed()
             return self._answer()  # the request has come twice
-        await self._core.change_members(lambda configuration: configuration.with_learner(learner))
+        await self._core.change_members(lambda configuration: configuration.with_learner(learner), by=request)
         return self._answer()
 
     async def promote(self, request: web.Request) -> web.Response:
@@ -164,7 +164,7 @@ class MemberApi:
             self._require_quorum(following)
             return following
 
-        await self._core.change_members(change)
+        await self._core.change_members(change, by=request)
         return self._answer()
 
     async def lead(self, request: web.Request) -> web.Response:
@@ -212,7 +212,7 @@ class MemberApi:
             if core.raft.leader_id in (None, node_id):
                 raise Problem("no_leader", "leadership was handed over, the next leader is not known yet; try again")
             raise NotLeader(core.raft.leader_id)
-        await core.change_members(change)
+        await core.change_members(change, by=request)
         return self._answer()
 
     async def set_address(self, request: web.Request) -> web.Response:
@@ -235,7 +235,7 @@ class MemberApi:
             return self._answer()  # the addresses are the same, or the request has come twice
         if address is not None and not force:
             await self._require_answer(node_id, address)
-        await core.change_members(change)
+        await core.change_members(change, by=request)
         return self._answer()
 
     async def _require_answer(self, node_id: int, address: PeerAddress) -> None:

@@ -70,6 +70,6 @@ class SettingsApi:
     async def put(self, request: web.Request) -> web.Response:
         self._core.require_leader()
         body = await read_json(request, self._core, _decoder)
-        applied = await self._core.propose(PutSettings(body.reject_transactions, body.log_retention_bytes))
+        applied = await self._core.propose(PutSettings(body.reject_transactions, body.log_retention_bytes), by=request)
         put: SettingsPut = applied.result
         return json_response(as_view(SettingsView, put.settings))

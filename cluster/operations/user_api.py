@@ -291,7 +291,7 @@ class UserApi:
     async def delete(self, request: web.Request) -> web.Response:
         self._core.require_leader()
         name = _path_name(request)
-        await self._core.propose(DeleteUser(name, self._core.access.principal_of(request).name))
+        await self._core.propose(DeleteUser(name), by=request)
         return web.Response(status=204)
 
     async def create_token(self, request: web.Request) -> web.Response:
@@ -338,9 +338,8 @@ class UserApi:
 
     async def _replace(self, request: web.Request, user: User) -> User:
         """Replace the user whose revision `user` has, and return it with its new revision."""
-        by = self._core.access.principal_of(request).name
-        command = PutUser(user.user, user.certificates, user.tokens, user.rules, user.revision, by)
-        put: UserPut = (await self._core.propose(command)).result
+        command = PutUser(user.user, user.certificates, user.tokens, user.rules, user.revision)
+        put: UserPut = (await self._core.propose(command, by=request)).result
         return msgspec.structs.replace(user, revision=put.revision)
 
 

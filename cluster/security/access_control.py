@@ -198,6 +198,13 @@ class AccessControl:
             self._remember(shown, principal, ends_ms)
         return principal
 
+    def proved_name(self, request: web.Request) -> str:
+        """Return the name of the principal that the request has proved to be; empty when it has not, and while
+        authentication is off.
+        """
+        name = self.principal_of(request).name
+        return "" if name == ANONYMOUS_NAME else name
+
     def _remember(self, shown: Shown, principal: Principal, ends_ms: int) -> None:
         characters = len(shown.authorization or "")
         if len(self._known) >= PRINCIPALS_MAX or self._known_characters + characters > KNOWN_CHARACTERS_MAX:

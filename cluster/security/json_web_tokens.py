@@ -108,12 +108,24 @@ class TokenVerifier:
             raise TokenRefused(f"it is valid for longer than oidc_max_lifetime_ms, {settings.lifetime_ms_max} ms")
         if settings.principal_claim == "email" and claims.get("email_verified") is not True:
             raise TokenRefused("its issuer does not say that the address is verified (email_verified)")
+        self._require_client(claims)
         name = claims[settings.principal_claim]
         if not isinstance(name, str) or not CLAIM_REGEX.fullmatch(name):
             raise TokenRefused(
                 f"its claim {settings.principal_claim} is not 1 to 128 characters of A-Z a-z 0-9 _ . @ | + = ~ -"
             )
         return Person(name, self._groups(claims), ends_ms + settings.leeway_ms)
+
+    def _require_client(self, claims: Mapping[str, Any]) -> None:
+        """Refuse a token for several audiences that was issued to a client which is none of the node's audiences
+        (OpenID Connect Core 1.0, 3.1.3.7): it may be another service's token, which that service could show here.
+        """
+        audiences = claims["aud"]
+        several = isinstance(audiences, list) and len(set(audiences)) > 1
+        if several and "azp" in claims and claims["azp"] not in self._settings.audiences:
+            raise TokenRefused(
+                "it is for several audiences (aud), and was issued to a client that is none of ours (azp)"
+            )
 
     def _groups(self, claims: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the groups. Names that no principal can have are left out: no rule can be about them."""

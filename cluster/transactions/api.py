@@ -218,7 +218,8 @@ class TransactionApi:
         transaction_id = _path_id(request)
         body = await read_json(request, core, _resume_decoder)
         interval_ms = core.config.check_interval_ms
-        applied = await core.propose(ResumeTransaction(transaction_id, body.operator, body.reason, interval_ms))
+        command = ResumeTransaction(transaction_id, body.operator, body.reason, interval_ms)
+        applied = await core.propose(command, by=request)
         return json_response(as_view(ResumedView, applied.result))
 
     async def show(self, request: web.Request) -> web.Response:
@@ -260,7 +261,7 @@ class TransactionApi:
         transaction_id = _path_id(request)
         body = await read_json(request, core, _decision_decoder, optional=True)
         group = require_decidable(core, request, transaction_id, body)
-        applied = await core.propose(decide_command(transaction_id, decision, body, group))
+        applied = await core.propose(decide_command(transaction_id, decision, body, group), by=request)
         decided: Decided = applied.result
         if decision != "unknown":
             core.metrics.decided[decided.state].inc()

@@ -166,10 +166,12 @@ class TransactionBatchApi:
         body = await read_body(request, core, JSON_BYTES_MAX)
         asked = parse_msgpack(_msgpack_decisions, body) if kind == MSGPACK else parse_json(_json_decisions, body)
         proposals: list[Proposal | Exception] = []
+        principal = core.access.proved_name(request)
         for each in asked.decisions:
             try:
                 group = require_decidable(core, request, each.transaction_id, each)
-                proposals.append(Proposal(decide_command(each.transaction_id, each.decision, each, group)))
+                command = decide_command(each.transaction_id, each.decision, each, group)
+                proposals.append(Proposal(command, principal=principal))
             except (Problem, Refused) as refused:
                 proposals.append(refused)
         results: list[DecidedOne] = []

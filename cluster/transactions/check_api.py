@@ -186,7 +186,7 @@ class CheckApi:
         self._core.access.require(request, "decide", permissions.producer_group(group))
         if body.check_url is not None:
             self._require_allowed(body.check_url)
-        applied = await self._core.propose(SetCheckUrl(group, body.check_url))
+        applied = await self._core.propose(SetCheckUrl(group, body.check_url), by=request)
         put: CheckUrlSet = applied.result
         return json_response(ProducerGroupView(producer_group=put.producer_group, check_url=put.check_url))
 

@@ -39,6 +39,8 @@ class TimelineEventView(Response, kw_only=True, frozen=True):
     operator: str | UnsetType = UNSET
     reason: str | UnsetType = UNSET
     forced: bool | UnsetType = UNSET
+    principal: str | UnsetType = UNSET
+    """The authenticated principal whose request it was. `operator` is what that request said of itself."""
 
 
 class TransactionSummary(Response, kw_only=True, frozen=True):
@@ -107,4 +109,5 @@ def event_view(event: TimelineEvent) -> TimelineEventView:
         operator=UNSET if event.operator is None else event.operator,
         reason=UNSET if event.reason is None else event.reason,
         forced=event.forced or UNSET,
+        principal=UNSET if event.principal is None else event.principal,
     )

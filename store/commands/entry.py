@@ -1,17 +1,20 @@
 """Entries: the commands that a Raft entry hands to the state machine, and the layout of the entry's payload.
 
     u32 header_length (little-endian) | header (msgpack) | block 0 | block 1 | ...
-    header = [timestamp_ms, [command, ...]]
+    header = [timestamp_ms, [command, ...], in_doubt, [[principal, [ordinal of a command, ...]], ...]]
 
 The modules beside this file define the commands, each with its result. Blocks are opaque: the headers give their
-lengths, in order.
+lengths, in order. The header ends with its last element that is not empty; the first two are always there. A principal
+stands once in an entry, however many of its commands are the principal's.
 """
 
 import struct
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
+from msgspec import Meta
 
 from store.commands.cluster import PutSettings, SettingsPut
 from store.commands.groups import (
@@ -71,6 +74,7 @@ from store.commands.transactions import (
 )
 from store.commands.users import DeleteUser, PutUser, UserDeleted, UserPut
 from store.features import FEATURES, LEVEL_MAX
+from store.limits import PRINCIPAL_CHARACTERS_MAX
 
 _HEADER_LENGTH: Final = struct.Struct("<I")
 
@@ -155,6 +159,8 @@ class Proposal(NamedTuple):
     """Size of what the state holds for the command to carry out, such as the batches of a half transaction. It is not
     encoded: it bounds how many commands share an entry.
     """
+    principal: str = ""
+    """Name of the authenticated principal whose request the command is; empty without one."""
 
 
 IRREVERSIBLE: Final = (ExpireMessages, ReleaseMessages, SweepIndex, FireTimers, Discard)
@@ -170,6 +176,11 @@ class DecodedEntry(NamedTuple):
     """Length in bytes of the payload before the first block."""
     in_doubt: bool = False
     """True when the leader was not sure of the time: irreversible commands are then refused."""
+    principals: Mapping[int, str] = MappingProxyType({})
+    """By the ordinal of a command: the principal whose request it is. Other commands have none."""
+
+
+_Principal = Annotated[str, Meta(min_length=1, max_length=PRINCIPAL_CHARACTERS_MAX)]
 
 
 class _Header(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
@@ -177,6 +188,8 @@ class _Header(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_field
     commands: tuple[Command, ...]
     in_doubt: bool = False
     """Left out when False, as in every entry written before the field existed."""
+    principals: tuple[tuple[_Principal, tuple[int, ...]], ...] = ()
+    """Left out when empty, and below its feature level."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -205,7 +218,11 @@ def encode_entry(
                 raise ValueError(f"batch {batch.batch_id}: header says {batch.length} bytes, block has {len(block)}")
         blocks.extend(proposal.blocks)
     commands = FEATURES.at([proposal.command for proposal in proposals], level)
-    header = _encoder.encode((timestamp_ms, commands, True) if in_doubt else (timestamp_ms, commands))
+    principals = _principals_of(proposals) if FEATURES.knows("_Header.principals", level) else ()
+    if principals:
+        header = _encoder.encode((timestamp_ms, commands, in_doubt, principals))
+    else:
+        header = _encoder.encode((timestamp_ms, commands, True) if in_doubt else (timestamp_ms, commands))
     return b"".join((_HEADER_LENGTH.pack(len(header)), header, *blocks))
 
 
@@ -232,4 +249,20 @@ def decode_entry(payload: bytes) -> DecodedEntry:
         block_offsets.append(tuple(offsets))
     if position != len(payload):
         raise ValueError(f"the entry's header accounts for {position} bytes, the payload has {len(payload)}")
-    return DecodedEntry(header.timestamp_ms, header.commands, tuple(block_offsets), header_bytes, header.in_doubt)
+    principals = {ordinal: name for name, ordinals in header.principals for ordinal in ordinals}
+    if principals and not principals.keys() <= set(range(len(header.commands))):
+        raise ValueError("the entry's header names a principal of a command that it does not have")
+    return DecodedEntry(
+        header.timestamp_ms, header.commands, tuple(block_offsets), header_bytes, header.in_doubt, principals
+    )
+
+
+def _principals_of(proposals: Sequence[Proposal]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Return each principal with the ordinals of its commands."""
+    ordinals: dict[str, list[int]] = {}
+    for ordinal, proposal in enumerate(proposals):
+        if proposal.principal:
+            if len(proposal.principal) > PRINCIPAL_CHARACTERS_MAX:
+                raise ValueError(f"the name of a principal has {len(proposal.principal)} characters")
+            ordinals.setdefault(proposal.principal, []).append(ordinal)
+    return tuple((name, tuple(of)) for name, of in ordinals.items())

@@ -49,8 +49,6 @@ class PurgeTopic(CommandBase, frozen=True, tag=31):
 
     topic: str
     queue: int | None = None
-    by: str = ""
-    """The principal whose request this is."""
 
 
 class TopicPurged(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -43,8 +43,6 @@ class PutUser(CommandBase, frozen=True, tag=29):
     tokens: tuple[Token, ...]
     rules: tuple[Rule, ...]
     replaces: int
-    by: str
-    """The principal whose request this is."""
 
 
 class UserPut(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -54,8 +52,6 @@ class UserPut(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 class DeleteUser(CommandBase, frozen=True, tag=30):
     user: str
-    by: str
-    """The principal whose request this is."""
     replaces: int = 0
     """Revision that the user must have; 0: any."""
 

@@ -195,6 +195,8 @@ class TimelineEvent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     operator: str | None = None
     reason: str | None = None
     forced: bool = False
+    principal: str | None = None
+    """The authenticated principal whose request it was; None without one."""
 
 
 class TransactionPage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

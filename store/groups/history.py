@@ -11,6 +11,7 @@ import msgspec
 
 from store.index import keys
 from store.index.index import Index
+from store.messages.named_rows import encoded_with_principal
 from store.messages.placement import At
 
 PASSES_SHOWN_MAX: Final = 64
@@ -30,6 +31,8 @@ class Commit(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen
     """The offset before a reset; None for a commit."""
     popped: bool = False
     """True if the messages before the offset were handed out to a pop consumer and are not processed yet."""
+    principal: str | None = None
+    """The authenticated principal that reset the offset."""
 
 
 class Passed(NamedTuple):
@@ -42,7 +45,6 @@ class Passed(NamedTuple):
 Queue = tuple[int, int, int]
 """A group's queue: group id, topic id and queue number."""
 
-_encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Commit).decode
 
 
@@ -51,7 +53,8 @@ def encoded_commits(at: At, member_id: str, client_id: str, *, popped: bool = Fa
     first.
     """
     commit = Commit(at.clock_ms, at.raft_index, member_id, client_id, popped=popped)
-    return _encode(commit), _encode(msgspec.structs.replace(commit, is_first=True))
+    first = msgspec.structs.replace(commit, is_first=True)
+    return encoded_with_principal(commit), encoded_with_principal(first)
 
 
 class GroupHistory:
@@ -70,10 +73,10 @@ class GroupHistory:
 
     def reset(self, queue: Queue, offset: int, before: int | None, at: At) -> None:
         """Note a reset, which begins another pass. `before` is None if the group had no offset."""
-        commit = Commit(at.clock_ms, at.raft_index, "", "", before is None, before or 0)
+        commit = Commit(at.clock_ms, at.raft_index, "", "", before is None, before or 0, principal=at.principal)
         number = self._pass(queue) + 1
         self._passes[queue[:2]][queue[2]] = number
-        self._index.put(keys.group_commit(*queue, number, offset), _encode(commit))
+        self._index.put(keys.group_commit(*queue, number, offset), encoded_with_principal(commit))
 
     def forget_group(self, group_id: int) -> None:
         prefix = keys.group_history(group_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from store.log.base import BEGINNING, LogBase, read_base
@@ -31,6 +31,7 @@ class RecordLine(NamedTuple):
     kind: str  # "entry" | "no-op" | "config"
     payload_length: int
     synced_position: int
+    content: str  # as `describe` puts it
 
 
 class Finding(NamedTuple):
@@ -65,9 +66,15 @@ class VerifyReport(NamedTuple):
         return all(finding.harmless for finding in self.findings)
 
 
-def dump_records(disk: Disk, directory: str, first: int = 0, last: int | None = None) -> Iterator[RecordLine]:
+def dump_records(
+    disk: Disk,
+    directory: str,
+    first: int = 0,
+    last: int | None = None,
+    describe: Callable[[Header, memoryview], str] = lambda _header, _payload: "",
+) -> Iterator[RecordLine]:
     """Yields the records with indexes `first` to `last` in order; of each segment, up to its first record that is not
-    intact.
+    intact. `describe` puts a payload into words.
 
     Raises `DiskError`; `LogCorruption` if the base of the log is damaged; `UnsupportedRecord` at a record of a newer
     version.
@@ -78,11 +85,11 @@ def dump_records(disk: Disk, directory: str, first: int = 0, last: int | None = 
             continue
         file = disk.open(f"{directory}/{segment_name(start)}")
         try:
-            for header, _ in scan_records(file, start):
+            for header, payload in scan_records(file, start):
                 if last is not None and header.index > last:
                     return
                 if header.index >= first:
-                    yield _line(start, header)
+                    yield _line(start, header, describe(header, payload))
         finally:
             file.close()
 
@@ -99,7 +106,7 @@ def _starts(disk: Disk, directory: str) -> list[int]:
     return [start for name in disk.list(directory) if (start := start_of(name, SEGMENT_SUFFIX)) is not None]
 
 
-def _line(start: int, header: Header) -> RecordLine:
+def _line(start: int, header: Header, content: str) -> RecordLine:
     kind = KIND_NAMES[header.kind]
     return RecordLine(
         segment_name(start),
@@ -109,6 +116,7 @@ def _line(start: int, header: Header) -> RecordLine:
         kind,
         header.payload_length,
         header.synced_position,
+        content,
     )
 
 

@@ -18,9 +18,11 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
+from store.features import FEATURES
 from store.index import keys
 from store.index.index import Index
 from store.index.keys import KEY_HASH_BYTES as KEY_HASH_BYTES
+from store.messages.named_rows import encoded_with_principal
 from store.messages.timers import Timer, TimerKey
 
 RedeliveryEventName = Literal["given_back", "given_again", "dead_lettered", "replayed"]
@@ -37,6 +39,8 @@ class TakenBack(msgspec.Struct, array_like=True, forbid_unknown_fields=True, fro
     ordinal: int
     at_ms: int
     raft_index: int
+    principal: str | None = None
+    """The authenticated principal that cancelled the message."""
 
 
 class BatchTimer(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
@@ -64,6 +68,8 @@ class RedeliveryEvent(msgspec.Struct, array_like=True, forbid_unknown_fields=Tru
     reason: str = ""
     member_id: str = ""
     client_id: str = ""
+    principal: str | None = None
+    """The authenticated principal that had a dead letter delivered once more."""
 
 
 class FoundEvent(NamedTuple):
@@ -160,20 +166,20 @@ class MessageIndex:
         fired = keys.fired_of_batch_id(timer.topic_id, timer.block.batch_id, key.sequence)
         self._index.put(fired, keys.u64(offset))
 
-    def taken_back(self, key: TimerKey, timer: Timer, taken_back: TakenBack) -> None:
-        """Note that one of the timer's messages was cancelled."""
+    def taken_back(self, key: TimerKey, timer: Timer, taken_back: TakenBack, feature_level: int) -> None:
+        """Note that one of the timer's messages was cancelled, as nodes of `feature_level` read it."""
         stored = _timer_key(key, timer)
         value = self._index.get(stored)
         recorded = _decode_timer(value) if value is not None else _of_timer(key, timer)
         changed = msgspec.structs.replace(recorded, taken_back=(*recorded.taken_back, taken_back))
-        self._index.put(stored, _encode(changed))
+        self._index.put(stored, _encode(FEATURES.at(changed, feature_level)))
 
     def add_event(
         self, place: Place, raft_index: int, group_id: int, name: RedeliveryEventName, event: RedeliveryEvent
     ) -> None:
         """Note an event of the message at `place`."""
         key = keys.event_of_place(keys.events_of_place(*place), raft_index, group_id, _KINDS.index(name))
-        self._index.put(key, _encode(event))
+        self._index.put(key, encoded_with_principal(event))
 
     def forget_topic(self, topic_id: int) -> None:
         """Remove everything known of a deleted topic."""

@@ -80,13 +80,19 @@ class Event(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=
 
 class Outcome(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     """The row of an entry. `clock_ms` is the replicated clock at which the entry was applied. `filters` has each SQL92
-    expression that events refer to once: a commit of many queues repeats a long one in none of them.
+    expression that events refer to once: a commit of many queues repeats a long one in none of them. `principals` names
+    the principals whose requests caused events, each with the first of its events and the one after the last.
     """
 
     term: int
     clock_ms: int
     events: tuple[Event, ...]
     filters: tuple[str, ...] = ()
+    principals: tuple[tuple[str, int, int], ...] = ()
+
+    def principal_of(self, ordinal: int) -> str | None:
+        """Return the principal whose request caused the event; None without one."""
+        return next((name for name, begin, end in self.principals if begin <= ordinal < end), None)
 
 
 class OutcomeOf(NamedTuple):
@@ -105,6 +111,7 @@ class Outcomes:
         self._index = index
         self._events: list[Event] = []
         self._filters: dict[str, int] = {}
+        self._principals: list[tuple[str, int, int]] = []
 
     def add(self, event: Event) -> None:
         self._events.append(event)
@@ -124,13 +131,19 @@ class Outcomes:
         """Forget the events added since `mark`, because their command was refused."""
         del self._events[mark:]
 
+    def name(self, principal: str, mark: int) -> None:
+        """Note that the events added since `mark` are of a request of `principal`."""
+        if mark < len(self._events):
+            self._principals.append((principal, mark, len(self._events)))
+
     def store(self, raft_index: int, term: int, clock_ms: int, feature_level: int) -> None:
         """Stage the row of the entry, if the entry had effects, as nodes of `feature_level` read it."""
         if self._events:
-            outcome = Outcome(term, clock_ms, tuple(self._events), tuple(self._filters))
+            outcome = Outcome(term, clock_ms, tuple(self._events), tuple(self._filters), tuple(self._principals))
             self._index.put(keys.outcome(raft_index), _encode(FEATURES.at(outcome, feature_level)))
             self._events.clear()
             self._filters.clear()
+            self._principals.clear()
 
     def remove(self, first: int, before: int) -> None:
         """Remove the rows of the entries first <= index < before."""

@@ -39,6 +39,8 @@ class At(NamedTuple):
     clock_ms: int
     feature_level: int = FIRST_LEVEL
     """The feature level in force at this entry; behaviour that a later level changes depends on this value."""
+    principal: str | None = None
+    """The principal whose request the command under way is; None without one, and below its feature level."""
 
 
 class CheckedBatch(NamedTuple):

@@ -56,7 +56,8 @@ class Delivery:
             taken = messages_of(block, 1, only=only)
             self._outcomes.add(message_events("CANCEL", topic.name, found.timer.queue, None, block, taken))
             without = left_out(found)
-            self._messages.taken_back(found.key, found.timer, TakenBack(found.ordinal, at.clock_ms, at.raft_index))
+            taken_back = TakenBack(found.ordinal, at.clock_ms, at.raft_index, at.principal)
+            self._messages.taken_back(found.key, found.timer, taken_back, at.feature_level)
             if without.count:
                 self._timers.leave_out(found)
             else:

@@ -284,12 +284,16 @@ class StateMachine(Queries):
 
     def _carry_out(self, decoded: DecodedEntry, at: At) -> list[Result | Refused]:
         results: list[Result | Refused] = []
-        for command, block_offsets in zip(decoded.commands, decoded.block_offsets, strict=True):
+        for ordinal, (command, block_offsets) in enumerate(zip(decoded.commands, decoded.block_offsets, strict=True)):
             mark = self._outcomes.mark()
+            if decoded.principals:
+                at = at._replace(principal=decoded.principals.get(ordinal))
             try:
                 if decoded.in_doubt and isinstance(command, IRREVERSIBLE):
                     raise Refused(CLOCK_IN_DOUBT, "the leader was not sure of the time; it is done once clocks agree")
                 results.append(self._handlers[type(command)](command, at, block_offsets))
+                if at.principal is not None:
+                    self._outcomes.name(at.principal, mark)
             except Refused as refused:
                 self._outcomes.undo(mark)
                 # Without its traceback, which would keep the frames of apply alive as long as the answer.

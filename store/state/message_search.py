@@ -92,6 +92,8 @@ class TraceEvent(msgspec.Struct, frozen=True, kw_only=True):
     source: str | None = None
     operator: str | None = None
     forced: bool = False
+    principal: str | None = None
+    """The authenticated principal whose request it was; None without one, and for messages."""
 
 
 class MessageSearch:
@@ -221,6 +223,7 @@ class MessageSearch:
                 operator=event.operator,
                 reason=event.reason,
                 forced=event.forced,
+                principal=event.principal,
             )
             for event in self._table.timeline(transaction_id) or []
         ]
@@ -258,6 +261,7 @@ class MessageSearch:
                 client_id=commit.client_id or None,
                 committed_offset=committed,
                 first_commit=commit.is_first,
+                principal=commit.principal,
             )
 
 
@@ -296,11 +300,17 @@ def _timer_events(place: MessagePlace, timer: BatchTimer) -> Iterator[TraceEvent
     yield _at_place(place, "scheduled", timer.scheduled_at_ms, timer.raft_index, due_at_ms=timer.due_ms)
     for each in timer.taken_back:
         if each.ordinal == place.ordinal:
-            yield _at_place(place, "taken_back", each.at_ms, each.raft_index)
+            yield _at_place(place, "taken_back", each.at_ms, each.raft_index, principal=each.principal)
 
 
 def _at_place(
-    place: MessagePlace, event: TraceEventName, at_ms: int, raft_index: int, *, due_at_ms: int | None = None
+    place: MessagePlace,
+    event: TraceEventName,
+    at_ms: int,
+    raft_index: int,
+    *,
+    due_at_ms: int | None = None,
+    principal: str | None = None,
 ) -> TraceEvent:
     return TraceEvent(
         at_ms=at_ms,
@@ -311,6 +321,7 @@ def _at_place(
         offset=place.offset if event in ("produced", "visible") else None,
         transaction_id=place.transaction_id,
         due_at_ms=due_at_ms,
+        principal=principal,
     )
 
 
@@ -329,4 +340,5 @@ def _redelivery_event(found: FoundEvent, own: Topic | None) -> TraceEvent:
         due_at_ms=event.due_at_ms,
         attempt=event.attempt,
         reason=event.reason or None,
+        principal=event.principal,
     )

@@ -27,6 +27,7 @@ from store.index.index import Index
 from store.limits import TIMELINE_EVENTS_MAX
 from store.messages.block_location import BlockLocation
 from store.messages.log_references import Holder, LogReferences
+from store.messages.named_rows import encoded_with_principal
 
 STATES: Final[tuple[TransactionState, ...]] = ("prepared", "committed", "rolled_back", "discarded")
 PREPARED, COMMITTED, ROLLED_BACK, DISCARDED = range(4)
@@ -91,6 +92,9 @@ class TransactionRecord(msgspec.Struct, array_like=True, forbid_unknown_fields=T
     operator: str | None = None
     """The operator who last decided or resumed the transaction by hand; `reason` says why."""
     reason: str | None = None
+    principal: str | None = None
+    """The authenticated principal that decided or resumed the transaction last; `operator` is what it said of itself.
+    """
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -134,14 +138,14 @@ class TransactionTable:
         self._held_bytes[transaction_id] = held_bytes
         for batch in record.batches:
             self._references.add(batch.block, Holder.TRANSACTION)
-        self._index.put(keys.transaction(transaction_id), _encode(record))
+        self._index.put(keys.transaction(transaction_id), encoded_with_principal(record))
         self._index.put(keys.transaction_state(PREPARED, record.prepared_at_ms, transaction_id), b"")
         self.undecided += 1
         self._index.put(keys.check(record.next_check_at_ms, transaction_id), b"")
 
     def update(self, transaction_id: str, record: TransactionRecord) -> None:
         """Store a changed record whose state stays the same; `set_next_check` and `decide` also change other keys."""
-        self._index.put(keys.transaction(transaction_id), _encode(record))
+        self._index.put(keys.transaction(transaction_id), encoded_with_principal(record))
 
     def set_next_check(self, transaction_id: str, record: TransactionRecord, next_check_at_ms: int) -> None:
         self._index.delete(keys.check(record.next_check_at_ms, transaction_id))
@@ -229,7 +233,7 @@ class TransactionTable:
         record.
         """
         if audit or record.events < TIMELINE_EVENTS_MAX:
-            self._index.put(keys.transaction_event(transaction_id, record.events), _encode(event))
+            self._index.put(keys.transaction_event(transaction_id, record.events), encoded_with_principal(event))
             record.events += 1
 
     def message_ids(self, transaction_id: str, number: int) -> tuple[str | None, ...]:
@@ -385,12 +389,15 @@ def _decision_events(record: TransactionRecord) -> list[TimelineEvent]:
     events: list[TimelineEvent] = []
     if source == "check":
         answer = _ANSWER_OF_STATE[record.state]
-        events.append(TimelineEvent(at_ms, "answer", raft_index, client_id, answer=answer, source=source))
+        said = TimelineEvent(
+            at_ms, "answer", raft_index, client_id, answer=answer, source=source, principal=record.principal
+        )
+        events.append(said)
     if record.state == DISCARDED:
         events.append(TimelineEvent(at_ms, "discarded", raft_index))
         return events
     name: TimelineEventName = "committed" if record.state == COMMITTED else "rolled_back"
-    decided = TimelineEvent(at_ms, name, raft_index, client_id, source=source)
+    decided = TimelineEvent(at_ms, name, raft_index, client_id, source=source, principal=record.principal)
     if source == "operator":
         decided = msgspec.structs.replace(decided, operator=record.operator, reason=record.reason, forced=record.forced)
     events.append(decided)

@@ -151,6 +151,7 @@ class Transactions:
             self.table.reopen_timeline(transaction_id, record)
             record.operator = command.operator
             record.reason = command.reason
+            record.principal = at.principal
             event = TimelineEvent(
                 at.clock_ms,
                 "resumed",
@@ -158,6 +159,7 @@ class Transactions:
                 source="operator",
                 operator=command.operator,
                 reason=command.reason,
+                principal=at.principal,
             )
             self.table.add_event(transaction_id, record, event, audit=True)
             self.table.resume(transaction_id, record, at.clock_ms + command.next_check_after_ms)
@@ -212,6 +214,7 @@ class Transactions:
         record.decided_index = at.raft_index
         record.decided_source = command.source
         record.decided_client_id = command.client_id
+        record.principal = at.principal
         if command.source == "operator":
             record.forced = command.force
             record.operator = command.operator or None
@@ -223,7 +226,13 @@ class Transactions:
     def _answer_unknown(self, command: Decide, record: TransactionRecord, at: At) -> Decided:
         if record.state == PREPARED:
             event = TimelineEvent(
-                at.clock_ms, "answer", at.raft_index, command.client_id, answer="unknown", source=command.source
+                at.clock_ms,
+                "answer",
+                at.raft_index,
+                command.client_id,
+                answer="unknown",
+                source=command.source,
+                principal=at.principal,
             )
             self.table.add_event(command.transaction_id, record, event)
             self.table.update(command.transaction_id, record)

@@ -26,6 +26,7 @@ from tests.bench import (
     cold_reader,
     compression,
     cores,
+    fairness,
     floor,
     groups,
     hostile,
@@ -38,7 +39,7 @@ from tests.bench import (
 )
 from tests.bench.cluster import NODES, BenchCluster
 from tests.bench.figures import Figure, Figures
-from tests.bench.protection import PROTECTIONS
+from tests.bench.protection import PROTECTIONS, closed_cluster, let_attackers_in, sign_in
 from tests.hostile_clients import ATTACKS
 
 TOPIC: Final = "bench"
@@ -117,12 +118,21 @@ async def run_pops(directory: Path, settings: argparse.Namespace, figures: Figur
 async def run_hostile(directory: Path, settings: argparse.Namespace, figures: Figures) -> None:
     figures.step(f"{NODES} nodes, one client that attacks, and another one that goes on sending")
     core = cores.set_core_aside()
-    cluster = BenchCluster(directory)
+    is_open = settings.protection == "open"
+    cluster = BenchCluster(directory) if is_open else closed_cluster(directory, settings.protection)
     try:
         cluster.start()
+        if not is_open:
+            sign_in(cluster, directory)
+            let_attackers_in(cluster, directory)
         await hostile.measure(cluster, settings.attack or list(ATTACKS), settings.seconds, core, figures)
     finally:
         cluster.close()
+
+
+async def run_fairness(directory: Path, settings: argparse.Namespace, figures: Figures) -> None:
+    figures.step(f"{NODES} nodes, ten users that send flat out, of which one is greedy")
+    await fairness.measure(directory, settings.seconds, figures)
 
 
 async def run_storm(directory: Path, settings: argparse.Namespace, figures: Figures) -> None:
@@ -222,6 +232,8 @@ def chosen(settings: argparse.Namespace) -> Section:
         return run_overload
     if settings.hostile:
         return run_hostile
+    if settings.fairness:
+        return run_fairness
     if settings.pops:
         return run_pops
     if settings.cold_reader:
@@ -246,6 +258,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--flood", type=int, default=100_000, help="with --timers: due at once (default 100,000)")
     parser.add_argument("--groups", action="store_true", help="measure consumer groups, and nothing else")
+    parser.add_argument(
+        "--fairness", action="store_true", help="measure what a greedy user leaves to nine others, and nothing else"
+    )
     parser.add_argument("--pops", action="store_true", help="measure pop consumers, and nothing else")
     parser.add_argument("--hostile", action="store_true", help="measure others' rates under attack, and nothing else")
     parser.add_argument(
@@ -278,7 +293,8 @@ def _parser() -> argparse.ArgumentParser:
         "--protection",
         choices=("open", *PROTECTIONS),
         default="open",
-        help="with --beside: how this tree's cluster is closed; --beside . compares it with an open one of this tree",
+        help="with --beside: how this tree's cluster is closed; --beside . compares it with an open one of this tree; "
+        "with --hostile: auth closes the cluster, and the attacker is a user of it",
     )
     parser.add_argument("--rounds", type=int, default=beside.ROUNDS, help="with --beside (default 5)")
     return parser
@@ -287,6 +303,8 @@ def _parser() -> argparse.ArgumentParser:
 def main() -> int:
     parser = _parser()
     settings = parser.parse_args()
+    if settings.protection != "open" and not (settings.beside or (settings.hostile and settings.protection == "auth")):
+        parser.error(f"--protection {settings.protection}: give it with --beside, or auth with --hostile")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the nodes are stopped on the way out
     report = Report()
     figures = Figures(report)

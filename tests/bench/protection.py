@@ -5,13 +5,15 @@ import json
 import os
 import secrets
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, Literal
 
 from deploy.broker_process import BrokerProcess
 from tests.bench.cluster import BenchCluster
 from tests.certificates import Authority
+from tests.hostile_clients import TOKEN_VARIABLE
 
 Protection = Literal["auth", "tls"]
 PROTECTIONS: Final[tuple[Protection, ...]] = ("auth", "tls")
@@ -26,12 +28,16 @@ RULES: Final = (
 )
 
 
-def closed_cluster(directory: Path, protection: Protection) -> BenchCluster:
-    """Return a cluster with the protection, which does not run yet. The SDK finds its files by the environment."""
+def closed_cluster(
+    directory: Path, protection: Protection, more: Mapping[str, str] = MappingProxyType({})
+) -> BenchCluster:
+    """Return a cluster with the protection and `more` options, which does not run yet. The SDK finds its files by the
+    environment.
+    """
     token = directory / "admin-token"
     token.touch(mode=0o600)
     token.write_text(secrets.token_hex() + "\n")
-    options = {"auth": "enforce", "admin_token_file": str(token)}
+    options = {"auth": "enforce", "admin_token_file": str(token), **more}
     if protection == "auth":
         return BenchCluster(directory, options)
     files = Authority().issue(directory, 1)
@@ -46,11 +52,29 @@ def closed_cluster(directory: Path, protection: Protection) -> BenchCluster:
 
 def sign_in(cluster: BenchCluster, directory: Path) -> dict[str, str]:
     """Make the user of the loads, whose token the SDK finds by the environment from now on; return its headers."""
-    administrator = {"Authorization": f"Bearer {(directory / 'admin-token').read_text().strip()}"}
-    call(cluster, "PUT", f"/v1/users/{USER}", {"rules": RULES}, administrator)
-    token = call(cluster, "POST", f"/v1/users/{USER}/tokens", {}, administrator)["token"]
+    token = new_user(cluster, directory, USER, RULES)
     os.environ["KEELMQ_TOKEN"] = token
     return {"Authorization": f"Bearer {token}"}
+
+
+def let_attackers_in(cluster: BenchCluster, directory: Path) -> None:
+    """Make a user for the attacks of hostile clients, which find its token by the environment. It may do all that the
+    attacks do: credentials are no protection against who has some.
+    """
+    rules = (*RULES, {"actions": ["read"], "resource": "log"})
+    os.environ[TOKEN_VARIABLE] = new_user(cluster, directory, "attacker", rules)
+
+
+def new_user(cluster: BenchCluster, directory: Path, name: str, rules: Sequence[object]) -> str:
+    """Make a user with the rules, and return its token."""
+    administrator = administrator_of(directory)
+    call(cluster, "PUT", f"/v1/users/{name}", {"rules": rules}, administrator)
+    return call(cluster, "POST", f"/v1/users/{name}/tokens", {}, administrator)["token"]
+
+
+def administrator_of(directory: Path) -> dict[str, str]:
+    """Return the headers by which the administrator of a closed cluster is known."""
+    return {"Authorization": f"Bearer {(directory / 'admin-token').read_text().strip()}"}
 
 
 def call(cluster: BenchCluster, method: str, path: str, body: object, headers: Mapping[str, str]) -> dict[str, str]:

@@ -7,6 +7,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from aiohttp import web
+
 from cluster.application import Services
 from cluster.core.core import Core
 from cluster.core.log_reads import LogReads
@@ -58,13 +60,15 @@ class ObservedCore(Core):
 
     replica: "Replica"
 
-    async def propose(self, command: Command, blocks: Sequence[bytes] = ()) -> Applied:
+    async def propose(
+        self, command: Command, blocks: Sequence[bytes] = (), *, by: web.Request | None = None
+    ) -> Applied:
         observer = self.replica.observer
         with observer.finding():
             observer.history.sessions.on_proposed(
                 command, self.replica.node_id, self.raft.term, asyncio.get_running_loop().time(), self.state.group
             )
-        applied = await super().propose(command, blocks)
+        applied = await super().propose(command, blocks, by=by)
         self._promise(command, applied)
         return applied
 

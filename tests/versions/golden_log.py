@@ -55,6 +55,7 @@ ENTRIES: Final = 400
 SEED: Final = 28
 SYSTEM: Final = ("RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC")
 TOPICS: Final = ("orders", "points", "%RETRY%g", "%DLQ%g", "%RETRY%p", "%DLQ%p")
+PRINCIPALS: Final = ("ann", "oidc:bob@example.com", "")
 LOG_RANGE_BYTES: Final = 2_048
 DEDUPE_MIN_ENTRIES: Final = 20
 """Small limits, so that a small log reaches them. The production values are in the description (schema.py)."""
@@ -147,6 +148,8 @@ def _entries(level: int) -> Iterator[Entry]:
             drawn = [draw.choice(_commands(index, draw)) for _ in range(draw.randint(1, 3))]
             drawn += _of_level_2(index) if level >= 2 and index > 60 else ()
             proposals = [each if isinstance(each, Proposal) else Proposal(each) for each in told or drawn]
+            if index % 3:  # below level 2 no principal is written
+                proposals = [each._replace(principal=PRINCIPALS[index % 5 % 3]) for each in proposals]
             doubtful = told is None and draw.random() < 0.03
             payload = encode_entry(now_ms, proposals, in_doubt=doubtful, level=level if index > 60 else 1)
         yield Entry(payload, index, max(term, 1) if index > 1 else 0, kind, position)
@@ -263,7 +266,7 @@ def _of_level_2(number: int) -> tuple[Command, ...]:
     """
     user, step = f"user-{number // 3}", number % 3
     if step == 2:
-        return (DeleteUser(user, "ann", (0, number - 1, number - 2)[number % 5 % 3]),) if number % 2 else ()
+        return (DeleteUser(user, (0, number - 1, number - 2)[number % 5 % 3]),) if number % 2 else ()
     token = Token(f"t{number}", number.to_bytes(32), 1_700_000_000_000, 0)
     rule = Rule("allow", ("send", "read"), "topic:orders*", ("10.0.0.0/8",))
     every = tuple((name, queue) for name in ("orders", "points", "%RETRY%g") for queue in range(2))
@@ -272,9 +275,9 @@ def _of_level_2(number: int) -> tuple[Command, ...]:
         CountBytes(every, 1 + number % 7),
         PutSettings(log_retention_bytes=(-1, 20_000, 0)[number % 7 % 3]),
         ExpireMessages(every, 1 + number % 11, by_bytes=number % 4 > 0),
-        *((PurgeTopic("points", number % 3 or None, "ann"),) if number % 10 == 0 else ()),
+        *((PurgeTopic("points", number % 3 or None),) if number % 10 == 0 else ()),
     )
-    return PutUser(user, (f"name-{number % 40}",), (token,), (rule,), step and number - 1, "ann"), *sizes
+    return PutUser(user, (f"name-{number % 40}",), (token,), (rule,), step and number - 1), *sizes
 
 
 def main() -> int:

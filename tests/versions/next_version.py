@@ -116,10 +116,10 @@ def _extend_broker(remark: Any, level: int) -> None:
 
     propose, routes = Core.propose, Services._routes
 
-    async def propose_wider(self: Any, command: Any, blocks: Any = ()) -> Any:
+    async def propose_wider(self: Any, command: Any, blocks: Any = (), **more: Any) -> Any:
         if isinstance(command, Produce) and self.raft.feature_levels.in_force >= level:
             command = msgspec.structs.replace(command, origin="next")
-        return await propose(self, command, blocks)
+        return await propose(self, command, blocks, **more)
 
     def routes_wider(self: Any) -> list[Route]:
         async def make(request: web.Request) -> web.Response:

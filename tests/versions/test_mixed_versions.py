@@ -15,11 +15,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from cluster.process.exit_codes import ExitCode
+from cluster.process.offline.log_command import log_command
 from deploy.local_nodes import free_ports, make_secret
 from store.features import FEATURES
 from store.version import VERSION
 from tests.certificates import Authority
-from tests.e2e.cluster_process import ClusterProcess, NodeProcess, Reply, wait_for
+from tests.e2e.closed_cluster import ADMINISTRATOR, administrator_file
+from tests.e2e.cluster_process import OPTIONS, ClusterProcess, NodeProcess, Reply, wait_for
 from tests.requirements import skip
 from tests.versions.load import Load
 from tests.versions.next_version import MISTAKE_VARIABLE, NEXT_VERSION
@@ -41,6 +43,7 @@ class Version(NamedTuple):
 
 THIS = Version("cluster.main")
 NEXT = Version("tests.versions.next_node")
+FIRST_LEVEL = Version("tests.versions.first_level_node")
 
 
 def restart(cluster: ClusterProcess, node: NodeProcess, version: Version) -> None:
@@ -224,8 +227,29 @@ def test_a_new_cluster_with_an_old_node_begins_with_what_that_one_knows(tmp_path
         assert level_in_force(cluster) == {FEATURES.maximum}
 
 
-def made(directory: Path, versions: Sequence[Version]) -> ClusterProcess:
-    cluster = ClusterProcess(directory, nodes=len(versions))
+def test_entries_name_principals_once_every_node_can_read_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    closed = ("--auth", "enforce", "--admin-token-file", str(administrator_file(tmp_path)))
+    with made(tmp_path, [THIS, FIRST_LEVEL, THIS], (*OPTIONS, *closed)) as cluster:
+        for node in cluster.nodes.values():
+            node.token = ADMINISTRATOR
+        assert ask(cluster, "PUT", "/v1/topics/orders", {"queues": 1}).status in (200, 201)
+        cluster.wait_same_state()
+        restart(cluster, cluster.nodes[2], THIS)
+        assert ask(cluster, "POST", LEVEL, {}).status == 200
+        assert ask(cluster, "DELETE", "/v1/topics/orders").status == 204
+        cluster.wait_same_state()
+        for node in cluster.nodes.values():
+            assert node.terminate() == ExitCode.STOPPED
+            assert log_command("dump", str(node.data_dir), 0) == ExitCode.STOPPED
+            lines = capsys.readouterr().out.splitlines()
+            assert any(line.endswith(" PutTopic") for line in lines), "nobody is named while a node cannot read it"
+            assert any(line.endswith(" DeleteTopic by admin") for line in lines)
+
+
+def made(directory: Path, versions: Sequence[Version], options: Sequence[str] = OPTIONS) -> ClusterProcess:
+    cluster = ClusterProcess(directory, nodes=len(versions), options=options)
     for node, version in zip(cluster.nodes.values(), versions, strict=True):
         run_as(node, version)
     return cluster

@@ -31,6 +31,7 @@ class TraceEvent(View, frozen=True, kw_only=True):
     source: str | None = None
     operator: str | None = None
     forced: bool = False
+    principal: str | None = None
 
 
 class MessageTrace(View, frozen=True, kw_only=True):

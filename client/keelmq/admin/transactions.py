@@ -40,6 +40,7 @@ class TimelineEvent(View, frozen=True, kw_only=True):
     operator: str | None = None
     reason: str | None = None
     forced: bool = False
+    principal: str | None = None
 
 
 class TransactionInfo(View, frozen=True, kw_only=True):

@@ -66,7 +66,8 @@ class LogEvent(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """One event of messages or of a transaction. `offset` belongs to the first message; the others follow.
 
     A field is None if it is unknown or has no meaning for the type. `filter` of an ACK is the SQL92 expression that
-    selected what the group read; nodes before 0.3.0 do not tell it."""
+    selected what the group read; `principal` is the authenticated principal whose request caused the event. Nodes
+    before 0.3.0 tell neither."""
 
     type: str
     transaction_id: str | None
@@ -80,6 +81,7 @@ class LogEvent(msgspec.Struct, array_like=True, frozen=True, gc=False):
     message_id: str | None
     messages: EventMessages | None
     filter: str | None = None
+    principal: str | None = None
 
     @property
     def rows(self) -> int:

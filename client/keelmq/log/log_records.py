@@ -2,7 +2,7 @@
 
 import struct
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 from crc32c import crc32c
@@ -68,18 +68,30 @@ class LogRecord(msgspec.Struct, frozen=True):
         return KIND_NAMES.get(self.kind, str(self.kind))
 
 
-class EntryHeader(NamedTuple):
-    """Header of an entry: the leader's clock and the commands, each a list that begins with its tag."""
+class EntryHeader(msgspec.Struct, array_like=True, frozen=True):
+    """Header of an entry: the leader's clock, and the commands, each a list that begins with its tag.
+
+    `in_doubt` says that the leader was not sure of the time. `by` has each authenticated principal with the ordinals of
+    the commands that it asked for; commands of messages and consumers have none.
+    """
 
     timestamp_ms: int
     commands: list[list[Any]]
+    in_doubt: bool = False
+    by: list[tuple[str, list[int]]] = []
 
     @property
     def command_names(self) -> list[str]:
         return [COMMAND_NAMES.get(command[0], str(command[0])) for command in self.commands]
 
+    @property
+    def principals(self) -> list[str | None]:
+        """The principal of each command; None without one."""
+        named = {ordinal: principal for principal, ordinals in self.by for ordinal in ordinals}
+        return [named.get(ordinal) for ordinal in range(len(self.commands))]
 
-_decode_header = msgspec.msgpack.Decoder(tuple[int, list[list[Any]]]).decode
+
+_decode_header = msgspec.msgpack.Decoder(EntryHeader).decode
 
 
 def read_records(data: bytes) -> Iterator[LogRecord]:
@@ -112,7 +124,7 @@ def entry_header(record: LogRecord) -> EntryHeader | None:
         return None
     try:
         (length,) = struct.unpack_from("<I", record.payload)
-        header = EntryHeader(*_decode_header(record.payload[4 : 4 + length]))
+        header = _decode_header(record.payload[4 : 4 + length])
     except (struct.error, ValueError, RecursionError) as exc:
         raise Corrupt("invalid_log", f"the entry with index {record.index} has no readable header: {exc}") from exc
     if not all(command and isinstance(command[0], int) for command in header.commands):

@@ -76,7 +76,7 @@ def delete_join_tokens(log: CommitLog, term: int, state: StateMachine, command: 
     if not names:
         return
     payload = encode_entry(
-        state.clock_ms, [Proposal(DeleteUser(name, command)) for name in names], level=state.feature_level
+        state.clock_ms, [Proposal(DeleteUser(name), principal=command) for name in names], level=state.feature_level
     )
     log.append(log.last_index + 1, term, KIND_ENTRY, payload)
     log.sync()

@@ -67,11 +67,11 @@ def loses_the_check_count_at_a_restart(transactions: Transactions, command: Reco
     return recorded
 
 
-async def decides_alone(core: Core, command: Command, blocks: Sequence[bytes] = ()) -> Applied:
+async def decides_alone(core: Core, command: Command, blocks: Sequence[bytes] = (), **more: Any) -> Applied:
     """A decision is answered before it is replicated."""
     if not isinstance(command, Decide):
-        return await _propose(core, command, blocks)
-    _in_background(_propose(core, command, blocks))
+        return await _propose(core, command, blocks, **more)
+    _in_background(_propose(core, command, blocks, **more))
     state = {"commit": "committed", "rollback": "rolled_back"}.get(command.decision, "prepared")
     decided: Any = Decided(command.transaction_id, state)  # type: ignore[arg-type]
     return Applied(decided, core.raft.term, core.log.last_index, core.now_ms(), (core.raft.node_id,))
@@ -85,11 +85,11 @@ def names_the_last_entry_for_what_was_stored_before(
     return before and replace(before, term=core.state.applied_term, index=core.state.applied_index)
 
 
-async def commits_offsets_alone(core: Core, command: Command, blocks: Sequence[bytes] = ()) -> Applied:
+async def commits_offsets_alone(core: Core, command: Command, blocks: Sequence[bytes] = (), **more: Any) -> Applied:
     """A commit of offsets is answered before it is replicated."""
     if not isinstance(command, CommitOffsets):
-        return await _propose(core, command, blocks)
-    _in_background(_propose(core, command, blocks))
+        return await _propose(core, command, blocks, **more)
+    _in_background(_propose(core, command, blocks, **more))
     committed = OffsetsCommitted(command.group, command.offsets)
     return Applied(committed, core.raft.term, core.log.last_index, core.now_ms(), (core.raft.node_id,))
 

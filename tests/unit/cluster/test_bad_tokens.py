@@ -12,9 +12,11 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from cluster.process.key_set import parse_key_set
+from cluster.process.oidc import ALGORITHMS, OidcSettings
 from cluster.security import access_control
 from cluster.security.issuer import Person
-from cluster.security.json_web_tokens import GROUPS_MAX
+from cluster.security.json_web_tokens import GROUPS_MAX, TokenVerifier
 from tests.oidc_issuer import AUDIENCE, TokenIssuer
 from tests.unit.cluster.conftest import Node, running_node
 from tests.unit.cluster.test_console_calls import ADMINISTRATOR, call_as
@@ -45,8 +47,24 @@ def by_hand(issuer: TokenIssuer, header: dict[str, Any], claims: Any = None, key
 BAD: Final[dict[str, tuple[Callable[[TokenIssuer], str], str]]] = {
     "expired": (lambda it: it.token(now_s=NOW_S - 66), "expired (exp)"),
     "other audience": (lambda it: it.token(now_s=NOW_S, aud="others"), "another audience"),
+    "audience in other letters": (lambda it: it.token(now_s=NOW_S, aud=AUDIENCE.swapcase()), "another audience"),
+    "several other audiences": (lambda it: it.token(now_s=NOW_S, aud=["others", "more"]), "another audience"),
+    "audiences that are no text": (lambda it: it.token(now_s=NOW_S, aud=[AUDIENCE, 7]), "another audience"),
+    "issued to another client": (
+        lambda it: it.token(now_s=NOW_S, aud=[AUDIENCE, "others"], azp="others"),
+        "a client that is none of ours (azp)",
+    ),
+    "issued to a client in other letters": (
+        lambda it: it.token(now_s=NOW_S, aud=["others", AUDIENCE], azp=AUDIENCE.swapcase()),
+        "a client that is none of ours (azp)",
+    ),
+    "issued to a client that is no text": (
+        lambda it: it.token(now_s=NOW_S, aud=[AUDIENCE, "others"], azp=[AUDIENCE]),
+        "a client that is none of ours (azp)",
+    ),
     "no audience": (lambda it: it.token(now_s=NOW_S, aud=None), "lacks the claim aud"),
     "other issuer": (lambda it: it.token(now_s=NOW_S, iss=it.name + "/"), "another issuer"),
+    "issuer in other letters": (lambda it: it.token(now_s=NOW_S, iss=it.name.swapcase()), "another issuer"),
     "no issuer": (lambda it: it.token(now_s=NOW_S, iss=None), "lacks the claim iss"),
     "no expiry": (lambda it: it.token(now_s=NOW_S, exp=None), "lacks the claim exp"),
     "no issue time": (lambda it: it.token(now_s=NOW_S, iat=None), "lacks the claim iat"),
@@ -160,6 +178,26 @@ async def call_as_text(node: Node, path: str) -> str:
     headers = {"Authorization": f"Bearer {ADMINISTRATOR}"}
     async with node.session.get(path, headers=headers) as response:
         return await response.text()
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"aud": [AUDIENCE, "others"]},
+        {"aud": ["others", AUDIENCE], "azp": AUDIENCE},
+        {"aud": [AUDIENCE, "others"], "azp": "keelmq-cli"},
+        {"aud": [AUDIENCE, AUDIENCE], "azp": "others"},
+        {"aud": AUDIENCE, "azp": "others"},
+    ],
+)
+def test_a_token_for_several_audiences_is_good_if_it_was_issued_to_a_client_of_ours(
+    issuer: TokenIssuer, claims: dict[str, Any]
+) -> None:
+    """One for this audience alone is good whoever it was issued to: nobody else takes it."""
+    settings = OidcSettings(issuer.name, (AUDIENCE, "keelmq-cli"), ALGORITHMS, "sub", None, 0, 86_400_000)
+    keys = parse_key_set(json.dumps({"keys": [key.public() for key in issuer.keys]}).encode(), ALGORITHMS)
+    token = issuer.token(now_s=NOW_S, **claims)
+    assert TokenVerifier(settings).verify(token, keys, int(NOW_S * 1000)).name == "alice"
 
 
 async def test_a_refused_token_is_judged_once_for_each_request(tmp_path: Path, issuer: TokenIssuer) -> None:

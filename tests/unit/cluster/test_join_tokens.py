@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from cluster.background.join_tokens import USERS_AT_A_TIME, remove_expired_join_tokens
 from cluster.process.config import NodeConfig
 from cluster.process.exit_codes import StartupError
 from cluster.process.join import joined
 from cluster.security.credentials import make_token
 from store.commands.users import DeleteUser, PutUser, Token
+from store.features import FEATURES
 from tests.unit.cluster.conftest import START_MS, Answer, Node, node_config, running_node
 from tests.unit.cluster.test_request_lines import Lines
 
@@ -30,7 +32,7 @@ def private(file: Path, content: bytes) -> str:
 
 
 @contextlib.asynccontextmanager
-async def closed_node(path: Path, secret: bytes | None = SECRET.encode()) -> AsyncIterator[Node]:
+async def closed_node(path: Path, secret: bytes | None = SECRET.encode(), **changes: Any) -> AsyncIterator[Node]:
     """Run a node that enforces permissions; its own calls are those of the administrator."""
     fatal: list[str] = []
     config = node_config(
@@ -38,9 +40,12 @@ async def closed_node(path: Path, secret: bytes | None = SECRET.encode()) -> Asy
         auth="enforce",
         admin_token_file=private(path / "admin", ADMINISTRATOR.encode()),
         peer_secret_file=None if secret is None else private(path / "secret", secret),
+        **changes,
     )
     async with running_node(config, fatal) as node:
         node.session.headers["Authorization"] = f"Bearer {ADMINISTRATOR}"
+        # A new cluster takes users once its feature level is in the log.
+        await node.wait(lambda: asyncio.sleep(0, node.core.raft.feature_levels.in_force == FEATURES.maximum))
         yield node
     assert not fatal
 
@@ -64,6 +69,17 @@ async def made(node: Node, node_id: int = 4) -> str:
     answer = await node.call("POST", "/v1/cluster/join-tokens", {"node_id": node_id})
     assert answer.status == 201, answer
     return str(answer.body["token"])
+
+
+def new_token(ends_ms: int) -> Token:
+    made = make_token()
+    return Token(made.token_id, made.sha256, START_MS, ends_ms)
+
+
+def revision_of(node: Node, name: str) -> int:
+    user = node.core.state.users.get(name)
+    assert user is not None
+    return user.revision
 
 
 async def show(node: Node, token: str, headers: dict[str, str] | None = None) -> Answer:
@@ -96,13 +112,13 @@ async def test_a_token_that_was_made_meanwhile_is_not_used_up(closed: Node, monk
     token, newer = await made(closed), make_token()
     core, propose = closed.core, closed.core.propose
 
-    async def propose_behind_another(command: Any) -> Any:
+    async def propose_behind_another(command: Any, **more: Any) -> Any:
         if isinstance(command, DeleteUser):
             former = core.state.users.get("join:4")
             assert former is not None
             held = (Token(newer.token_id, newer.sha256, START_MS, START_MS + 3_600_000),)
-            await propose(PutUser("join:4", (), held, (), former.revision, "admin"))
-        return await propose(command)
+            await propose(PutUser("join:4", (), held, (), former.revision))
+        return await propose(command, **more)
 
     with monkeypatch.context() as patched:
         patched.setattr(core, "propose", propose_behind_another)
@@ -118,7 +134,7 @@ async def test_a_secret_that_no_answer_can_hold_costs_no_token(tmp_path: Path) -
         assert node.core.state.users.get("join:4") is None
         known = make_token()
         await node.core.propose(
-            PutUser("join:4", (), (Token(known.token_id, known.sha256, START_MS, START_MS + 60_000),), (), 0, "admin")
+            PutUser("join:4", (), (Token(known.token_id, known.sha256, START_MS, START_MS + 60_000),), (), 0)
         )
         answer = await show(node, known.text)
         assert (answer.status, answer.body["code"]) == (409, "peer_secret_not_text")
@@ -144,6 +160,51 @@ async def test_a_token_that_is_over_stays_so_when_the_clock_is_set_back_and_afte
         await made(node, 5)  # an entry: the replicated clock has reached this time
     async with closed_node(tmp_path) as node:  # its clock is the one of the beginning
         assert (await show(node, token)).status == 401
+
+
+async def test_a_token_that_nobody_used_is_deleted_once_it_is_over(closed: Node) -> None:
+    """Of those that are still good, of local users, and of one that was made anew meanwhile, nothing is deleted."""
+    core = closed.core
+    ends_ms = closed.clock.now_ms + 60_000
+    for node_id in range(1, USERS_AT_A_TIME + 5):
+        await core.propose(PutUser(f"join:{node_id}", (), (new_token(ends_ms),), (), 0))
+    await core.propose(PutUser("join:4", (), (new_token(ends_ms + 1),), (), revision_of(closed, "join:4")))
+    await core.propose(PutUser("shop", (), (new_token(ends_ms),), (), 0))
+    closed.clock.now_ms = ends_ms - 1
+    await remove_expired_join_tokens(core)
+    assert len(core.state.users) == USERS_AT_A_TIME + 5, "none is over yet"
+    closed.clock.now_ms = ends_ms
+    await remove_expired_join_tokens(core)
+    assert [user.user for user in core.state.users.after(None, 1_000)] == ["join:4", "shop"]
+
+
+async def test_a_round_of_the_leader_deletes_tokens_that_are_over(tmp_path: Path) -> None:
+    async with closed_node(tmp_path, retention_check_ms=10) as node:
+        await made(node)
+        node.clock.now_ms += 3_600_000
+
+        async def is_deleted() -> bool:
+            return node.core.state.users.get("join:4") is None
+
+        await node.wait(is_deleted)
+
+
+async def test_a_token_that_is_made_anew_while_it_is_deleted_stays(
+    closed: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await closed.core.propose(PutUser("join:4", (), (new_token(closed.clock.now_ms),), (), 0))
+    core, propose, newer = closed.core, closed.core.propose, new_token(closed.clock.now_ms + 60_000)
+
+    async def propose_behind_another(command: Any) -> Any:
+        await propose(PutUser("join:4", (), (newer,), (), revision_of(closed, "join:4")))
+        return await propose(command)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(core, "propose", propose_behind_another)
+        await remove_expired_join_tokens(core)
+    user = core.state.users.get("join:4")
+    assert user is not None
+    assert user.tokens == (newer,)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ class Interrupted(Exception):
 
 def user(name: str) -> PutUser:
     """Return a command that makes a user with a token, which is its name."""
-    return PutUser(name, (), (Token(name, hash_of(name), START_MS, START_MS + 3_600_000),), (), 0, "admin")
+    return PutUser(name, (), (Token(name, hash_of(name), START_MS, START_MS + 3_600_000),), (), 0)
 
 
 async def level_is_raised(node: Node) -> bool:

@@ -48,7 +48,7 @@ def test_a_configuration_above_what_is_known_names_the_version() -> None:
 
 
 def test_a_configuration_of_a_known_level_has_no_more_elements_than_that_knows() -> None:
-    payload = msgspec.msgpack.encode([THREE.members, "", HIGHEST, "", 0, "more"])
+    payload = msgspec.msgpack.encode([THREE.members, "", HIGHEST, "", 0, "", "more"])
     with pytest.raises(ProtocolError, match="at most length"):
         decode_configuration(payload)
 

@@ -32,6 +32,7 @@ from store.commands.topics import DeleteTopic, PurgeTopic, PutTopic
 from store.commands.transactions import Decide, Discard, Prepare, RecordChecks, ResumeTransaction, SetCheckUrl
 from store.commands.users import DeleteUser, PutUser, Rule, Token
 from store.features import FEATURES
+from store.limits import PRINCIPAL_CHARACTERS_MAX
 
 EVERY_COMMAND: list[Command] = [
     PutTopic("orders", 4, 1000, "any"),
@@ -62,11 +63,9 @@ EVERY_COMMAND: list[Command] = [
     ExpirePopped(100),
     DeleteGroup("g", True, "ann", "why"),
     ReleaseMessages(("%RETRY%g",), 256),
-    PutUser(
-        "shop", ("shop.example",), (Token("t1", b"\x01" * 32, 5, 0),), (Rule("allow", ("send",), "topic:*"),), 7, "ann"
-    ),
-    DeleteUser("shop", "ann", replaces=41),
-    PurgeTopic("orders", 1, "ann"),
+    PutUser("shop", ("shop.example",), (Token("t1", b"\x01" * 32, 5, 0),), (Rule("allow", ("send",), "topic:*"),), 7),
+    DeleteUser("shop", replaces=41),
+    PurgeTopic("orders", 1),
     CountBytes((("orders", 0),), 9),
 ]
 
@@ -93,7 +92,30 @@ def test_doubt_about_the_time_is_a_third_part_of_the_header() -> None:
     assert [decode_entry(payload).in_doubt for payload in (sure, in_doubt)] == [False, True]
 
 
-@pytest.mark.parametrize("header", [[7], [7, [], False, 1], [7, [], 1], {"timestamp_ms": 7}])
+def test_principals_are_a_fourth_part_of_the_header_and_stand_there_once() -> None:
+    proposals = [Proposal(DeleteTopic("a"), principal="ann"), Proposal(DeleteTopic("b"))]
+    proposals += [Proposal(DeleteTopic("c"), principal="oidc:bob"), Proposal(DeleteTopic("d"), principal="ann")]
+    payload = encode_entry(7, proposals)
+    assert msgspec.msgpack.decode(payload[4:])[2:] == [False, [["ann", [0, 3]], ["oidc:bob", [2]]]]
+    assert decode_entry(payload).principals == {0: "ann", 3: "ann", 2: "oidc:bob"}
+    without = [each._replace(principal="") for each in proposals]
+    assert encode_entry(7, proposals, level=1) == encode_entry(7, without, level=1), "nodes of level 1 know of none"
+    assert encode_entry(7, without) == encode_entry(7, without, level=1), "and without any nothing is written"
+
+
+def test_the_name_of_a_principal_is_limited() -> None:
+    longest = "x" * PRINCIPAL_CHARACTERS_MAX
+    assert decode_entry(encode_entry(7, [Proposal(DeleteTopic("a"), principal=longest)])).principals == {0: longest}
+    with pytest.raises(ValueError, match="256 characters"):
+        encode_entry(7, [Proposal(DeleteTopic("a"), principal=longest + "x")])
+    header = msgspec.msgpack.encode([7, [[2, "a"]], False, [[longest + "x", [0]]]])
+    with pytest.raises(ValueError, match="length <= 255"):
+        decode_entry(len(header).to_bytes(4, "little") + header)
+
+
+@pytest.mark.parametrize(
+    "header", [[7], [7, [], False, 1], [7, [], 1], {"timestamp_ms": 7}, [7, [], False, [["ann", [0]]]]]
+)
 def test_a_header_of_another_form_is_refused(header: object) -> None:
     encoded = msgspec.msgpack.encode(header)
     with pytest.raises(ValueError):  # noqa: PT011 - the message differs with the damage

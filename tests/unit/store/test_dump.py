@@ -18,7 +18,7 @@ def test_dump_lists_records_across_segments() -> None:
     lines = list(dump_records(disk, DIRECTORY))
     assert [line.raft_index for line in lines] == list(range(1, 41))
     assert (lines[0].kind, lines[0].term, lines[0].payload_length) == ("no-op", 0, 0)
-    assert lines[1] == (segment_name(0), HEADER_BYTES, 2, 1, "entry", 300, HEADER_BYTES)
+    assert lines[1] == (segment_name(0), HEADER_BYTES, 2, 1, "entry", 300, HEADER_BYTES, "")
     assert len({line.segment for line in lines}) == 4
     assert [line.raft_index for line in dump_records(disk, DIRECTORY, 11, 14)] == [11, 12, 13, 14]
     assert not disk.open_files

@@ -270,7 +270,7 @@ def test_times_of_the_log_are_forgotten_with_the_log(short: Replica) -> None:
 
 
 def purge(replica: Replica, queue: int | None = None) -> dict[int, int]:
-    result = replica.one(PurgeTopic("orders", queue, "ann"))
+    result = replica.one(PurgeTopic("orders", queue))
     assert isinstance(result, TopicPurged)
     return {each.queue: each.messages for each in result.queues}
 

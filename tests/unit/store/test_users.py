@@ -15,7 +15,7 @@ ALLOWED = Rule("allow", ("send",), "topic:orders")
 
 def put(user: str, *tokens: bytes, replaces: int = 0, certificates: tuple[str, ...] = ()) -> PutUser:
     held = tuple(Token(f"t{ordinal}", sha256, 1, 0) for ordinal, sha256 in enumerate(tokens))
-    return PutUser(user, certificates, held, (ALLOWED,), replaces, "ann")
+    return PutUser(user, certificates, held, (ALLOWED,), replaces)
 
 
 @pytest.fixture
@@ -75,10 +75,10 @@ def test_two_users_share_no_certificate(index: Index) -> None:
 def test_a_deleted_user_is_nobody(index: Index) -> None:
     users = Users(index)
     users.put(put("shop", b"one", certificates=("a",)), 7)
-    assert users.delete(DeleteUser("shop", "ann")) == UserDeleted("shop")
+    assert users.delete(DeleteUser("shop")) == UserDeleted("shop")
     assert (users.of_token(b"one"), users.of_certificate("a"), users.get("shop"), len(users)) == (None, None, None, 0)
     with pytest.raises(Refused) as refused:
-        users.delete(DeleteUser("shop", "ann"))
+        users.delete(DeleteUser("shop"))
     assert refused.value.code == "user_not_found"
     assert users.put(put("shop"), 9) == UserPut(9), "the name may be used again"
 
@@ -88,12 +88,12 @@ def test_of_two_that_delete_one_revision_one_is_refused_and_a_later_revision_sta
     users.put(put("shop", b"one"), 7)
     users.put(put("shop", b"two", replaces=7), 9)
     with pytest.raises(Refused, match="changed at the same time") as refused:
-        users.delete(DeleteUser("shop", "ann", replaces=7))
+        users.delete(DeleteUser("shop", replaces=7))
     assert refused.value.code == "user_changed"
     assert users.of_token(b"two") is not None
-    assert users.delete(DeleteUser("shop", "ann", replaces=9)) == UserDeleted("shop")
+    assert users.delete(DeleteUser("shop", replaces=9)) == UserDeleted("shop")
     with pytest.raises(Refused) as refused:
-        users.delete(DeleteUser("shop", "bob", replaces=9))
+        users.delete(DeleteUser("shop", replaces=9))
     assert refused.value.code == "user_not_found"
 
 
@@ -101,7 +101,7 @@ def test_users_are_read_from_the_index(index: Index) -> None:
     users = Users(index)
     for number, name in enumerate(("c", "a", "b"), 1):
         users.put(put(name, name.encode(), certificates=(name,)), number)
-    users.delete(DeleteUser("b", "ann"))
+    users.delete(DeleteUser("b"))
     again = Users(index)
     assert [each.user for each in again.after(None, 10)] == ["a", "c"]
     assert [each.user for each in again.after("a", 1)] == ["c"]

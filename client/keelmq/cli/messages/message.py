@@ -127,7 +127,7 @@ def _said_of(event: "TraceEvent") -> list[str]:
         said.append(f"attempt {event.attempt}")
     if event.due_at_ms is not None:
         said.append(f"due {when(event.due_at_ms)}")
-    labels = ("transaction_id", "source", "via", "answer", "member_id", "client_id", "operator", "reason")
+    labels = ("transaction_id", "source", "via", "answer", "member_id", "client_id", "principal", "operator", "reason")
     said += [f"{label.removesuffix('_id')} {getattr(event, label)}" for label in labels if getattr(event, label)]
     return [*said, "forced"] if event.forced else said
 

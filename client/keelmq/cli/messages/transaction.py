@@ -163,5 +163,5 @@ def _topics(transaction: "TransactionInfo") -> str:
 def _said_of(event: "TimelineEvent") -> list[str]:
     said = [f"answer {event.answer}"] if event.answer else []
     said += ["forced"] if event.forced else []
-    labels = ("source", "via", "client_id", "operator", "reason")
+    labels = ("source", "via", "client_id", "principal", "operator", "reason")
     return said + [f"{label} {getattr(event, label)}" for label in labels if getattr(event, label)]

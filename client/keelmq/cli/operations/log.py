@@ -1,10 +1,13 @@
 """Commands of `keelmq log`."""
 
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, run, say, when, zone
+
+if TYPE_CHECKING:
+    from keelmq.log.log_records import EntryHeader
 
 app = typer.Typer(no_args_is_help=True, help="Show the commit log, as a replica delivers it.")
 
@@ -61,15 +64,22 @@ def _print_record(record: Any, as_json: bool) -> None:
                 "size": record.size,
                 "timestamp_ms": header.timestamp_ms if header else None,
                 "commands": header.command_names if header else [],
+                "principals": header.principals if header else [],
             }
         )
         return
-    commands = ", ".join(_counted(header.command_names)) if header else ""
+    commands = ", ".join(_counted(_described(header))) if header else ""
     say(
         f"{record.index:>10} {record.term:>6} {record.position:>14} {record.size:>10} {record.kind_name:<6} "
         f"{_time(header.timestamp_ms if header else None)}  {commands}",
         flush=True,
     )
+
+
+def _described(header: "EntryHeader") -> list[str]:
+    """Return the name of each command, with the principal that asked for it."""
+    named = zip(header.command_names, header.principals, strict=True)
+    return [name if principal is None else f"{name} by {principal}" for name, principal in named]
 
 
 def _time(timestamp_ms: int | None) -> str:
