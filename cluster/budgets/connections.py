@@ -28,6 +28,7 @@ from typing import Final, cast
 from aiohttp import web
 
 from cluster.budgets.client_budget import ClientBudget, address_of
+from cluster.process.config import NodeConfig
 
 logger = logging.getLogger(__name__)
 
@@ -255,6 +256,17 @@ class _Pool:
         if self.budget.held_by(address) <= self.budget.held_by(unless_smaller_than):
             address = unless_smaller_than
         return next(iter(self._idle.get(address, ())), None)
+
+
+def connections_of(config: NodeConfig) -> tuple[Connections, Connections | None]:
+    """Return the connections of clients, and those of the listener of administration, if there is one."""
+    has_own, write_timeout_s = config.admin_listen is not None, config.request_timeout_ms / 1000
+    limits = (
+        connections_max(config.max_connections, beside_administration=has_own),
+        ADMINISTRATION_CONNECTIONS_MAX,
+    )
+    clients, own = (Connections(limit, config.address_share_percent, write_timeout_s) for limit in limits)
+    return clients, own if has_own else None
 
 
 class Connection(asyncio.Protocol):

@@ -11,7 +11,7 @@ from aiohttp import web
 from cluster.budgets import time_shares
 from cluster.budgets.capacity import require_capacity
 from cluster.budgets.client_budget import ByteBudget
-from cluster.budgets.connections import ADMINISTRATION_CONNECTIONS_MAX, Connections, connections_max
+from cluster.budgets.connections import connections_of
 from cluster.budgets.quotas import Quotas
 from cluster.budgets.request_deadline import remaining_s
 from cluster.budgets.time_shares import Client, TimeShares
@@ -96,7 +96,7 @@ class Core:
         self.reads = reads
         self._clock = clock
         share_percent = config.address_share_percent
-        self.connections, self.admin_connections = _connections(config)
+        self.connections, self.admin_connections = connections_of(config)
         self.request_budget = ByteBudget(
             request_bytes_max(config), share_percent, "requests are in memory", ADMINISTRATION_BYTES
         )
@@ -418,17 +418,6 @@ class Core:
     def fatal(self, reason: str) -> NoReturn:
         self._on_fatal(reason)
         raise RuntimeError(reason)
-
-
-def _connections(config: NodeConfig) -> tuple[Connections, Connections | None]:
-    """Return the connections of clients, and those of the listener of administration, if there is one."""
-    has_own, write_timeout_s = config.admin_listen is not None, config.request_timeout_ms / 1000
-    limits = (
-        connections_max(config.max_connections, beside_administration=has_own),
-        ADMINISTRATION_CONNECTIONS_MAX,
-    )
-    clients, own = (Connections(limit, config.address_share_percent, write_timeout_s) for limit in limits)
-    return clients, own if has_own else None
 
 
 def _count_wait(begun_s: float) -> None:

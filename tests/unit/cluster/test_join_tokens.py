@@ -163,7 +163,7 @@ async def test_a_token_that_is_over_stays_so_when_the_clock_is_set_back_and_afte
 
 
 async def test_a_token_that_nobody_used_is_deleted_once_it_is_over(closed: Node) -> None:
-    """Of those that are still good, of local users, and of one that was made anew meanwhile, nothing is deleted."""
+    """Nothing is deleted of those that are still good, of local users, and of one that was made anew meanwhile."""
     core = closed.core
     ends_ms = closed.clock.now_ms + 60_000
     for node_id in range(1, USERS_AT_A_TIME + 5):
