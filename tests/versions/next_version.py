@@ -63,9 +63,13 @@ def _extend_commands() -> tuple[Any, Any]:
     known = [wider if kind.__name__ == "Produce" else kind for kind in get_args(entry.Command)]
     union: Any = Union[tuple([*known, remark])]  # noqa: UP007 - made while it runs
     entry._WITH_BATCHES = (wider, transactions.Prepare)  # type: ignore[misc]
+    fields: list[Any] = []
+    for field in msgspec.structs.fields(entry._Header):
+        hint = tuple[union, ...] if field.name == "commands" else field.type
+        fields.append((field.name, hint) if field.required else (field.name, hint, field.default))
     header = msgspec.defstruct(
         "_Header",
-        [("timestamp_ms", int), ("commands", tuple[union, ...]), ("in_doubt", bool, False)],
+        fields,
         array_like=True,
         forbid_unknown_fields=True,
         frozen=True,
@@ -160,6 +164,9 @@ def _encode_as_is(module: str) -> None:
     class AsIs:
         def at(self, value: Any, level: int) -> Any:
             return value
+
+        def knows(self, name: str, level: int) -> bool:
+            return True
 
     _replace(sys.modules[module], "FEATURES", AsIs())
 
