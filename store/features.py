@@ -54,6 +54,7 @@ LEVELS: Final = (
                 *("_Header.principals", "Outcome.principals", "RedeliveryEvent.principal", "Configuration.principal"),
                 "store.limits.PRINCIPAL_CHARACTERS_MAX",
                 *("Event.filter", "Outcome.filters", "Event.type.RESET", "acks-begin-at-kept-messages"),
+                "Event.type.PURGE",
             }
         ),
     ),

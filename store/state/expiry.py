@@ -30,6 +30,7 @@ from store.commands.retention import (
 from store.commands.topics import PurgeTopic, TopicPurged
 from store.errors import INVALID_REQUEST, Refused
 from store.limits import EXPIRED_QUEUES_MAX, EXPIRED_ROWS_MAX, SWEPT_KEYS_MAX, TRANSACTION_RETENTION_MS
+from store.messages.outcomes import Event
 from store.messages.placement import At
 from store.messages.queues import RemovedRow
 from store.messages.topics import DLQ_PREFIX, Topic, group_of, refuse_system_topic
@@ -57,6 +58,7 @@ class Expiry:
         self._marks = tables.marks
         self._messages = tables.messages
         self._references = tables.references
+        self._outcomes = tables.outcomes
         self._releases = releases
         self._delivery = delivery
         self._forget_outcomes = forget_outcomes
@@ -180,10 +182,13 @@ class Expiry:
         if command.queue is not None:
             topic.require_queue(command.queue)
         queues = range(len(topic.ends)) if command.queue is None else (command.queue,)
-        purged = ((queue, self._queues.purge(topic, queue)) for queue in queues)
-        return TopicPurged(
-            tuple(ExpiredQueue(topic.name, queue, topic.starts[queue], count) for queue, count in purged if count)
-        )
+        purged: list[ExpiredQueue] = []
+        for queue in queues:
+            messages, start = self._queues.purge(topic, queue), topic.starts[queue]
+            if messages:
+                purged.append(ExpiredQueue(topic.name, queue, start, messages))
+                self._outcomes.add(Event("PURGE", None, topic.name, queue, start - messages, start))
+        return TopicPurged(tuple(purged))
 
     def _expire_queue(self, topic: Topic, queue: int, clock_ms: int, limit: int) -> tuple[int, int] | None:
         """Return how many rows and messages were removed from the queue; None when there were none."""

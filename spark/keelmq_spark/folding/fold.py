@@ -21,7 +21,7 @@ from keelmq_spark.folding.fold_state import (
     key_of,
 )
 from keelmq_spark.folding.log_order import in_log_order
-from keelmq_spark.folding.places import Places, node_ids
+from keelmq_spark.folding.places import READ_AHEAD_MESSAGES, Places, node_ids
 from keelmq_spark.folding.processed import is_news, newly_processed
 from keelmq_spark.folding.rows import Edges, constant, nodes_table, plain
 from keelmq_spark.tables import schema
@@ -198,7 +198,7 @@ class Fold:
         known.first_us = min(known.first_us, first_us)
         known.change(schema.ACTIVE, last_us, raft_index)
 
-    # Row by row
+    # Row by row; types of later versions are passed over
 
     def _apply(self, row: Row) -> None:
         match row.type:
@@ -217,12 +217,21 @@ class Fold:
                 self._acknowledge(row)
             case events.RESET:  # what was given back before it comes again
                 self.state.given_back.pop(key_of(row.group, row.topic, row.queue), None)
+            case events.PURGE:
+                self._purge(row)
             case events.RETRY:
                 self._retry(row)
             case events.DLQ:
                 self._dead_letter(row)
-            case _:
+            case events.COMMIT | events.ROLLBACK | events.CHECK | events.DISCARD | events.RESUME:
                 self._transaction(row)
+
+    def _purge(self, row: Row) -> None:
+        topic = node(schema.TOPIC, row.topic)
+        for begin in range(row.offset, row.offset_end, READ_AHEAD_MESSAGES):  # a block that is kept has no more
+            end = min(begin + READ_AHEAD_MESSAGES, row.offset_end)
+            _, purged = self._places.between((row.topic, row.queue), begin, end)
+            self._edges.add_all(purged, topic, schema.PURGED_FROM, row.us, row.event_id)
 
     def _open_message(self, row: Row, state: str) -> NodeRow:
         """Return the open node of the row's message; create and connect it if it is not known."""

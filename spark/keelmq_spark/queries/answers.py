@@ -104,12 +104,15 @@ def unresolved(graph: Graph, older_than_s: float, now: datetime, limit: int = LI
 
 
 def orphans(graph: Graph, limit: int = LIMIT) -> list[Fact]:
-    """Return published messages that no group has consumed, and causes that are in no table; oldest first."""
+    """Return published messages that no group has consumed and nobody has purged, and causes that are in no table;
+    oldest first.
+    """
     return graph.rows(
         r"""SELECT 'not consumed' AS what, n.node_id, n.first_ts AS ts FROM nodes n
            WHERE n.kind = 'message' AND n.state = 'published' AND n.attrs.topic NOT LIKE '\%RETRY\%%' ESCAPE '\'
              AND NOT EXISTS (
-                 SELECT 1 FROM edges e WHERE e.src = n.node_id AND e.kind IN ('CONSUMED_BY', 'DEAD_LETTERED'))
+                 SELECT 1 FROM edges e WHERE e.src = n.node_id
+                   AND e.kind IN ('CONSUMED_BY', 'DEAD_LETTERED', 'PURGED_FROM'))
            UNION ALL
            SELECT 'unknown cause', e.src, e.ts FROM causes e
            WHERE NOT EXISTS (SELECT 1 FROM nodes n WHERE n.node_id = e.dst)

@@ -35,6 +35,8 @@ EXPIRE: Final = "EXPIRE"
 """A scheduled message was dropped because its topic no longer exists."""
 RESET: Final = "RESET"
 """A group's committed offset was set from `offset` to `offset_end`; without `offset` the group begins there."""
+PURGE: Final = "PURGE"
+"""The messages [offset, offset_end) of a queue were removed by a purge."""
 
 _COLUMNS: Final = (
     ("event_id", StringType()),
@@ -68,7 +70,7 @@ _ARROW_TYPES: Final = {
 
 EVENTS_SPARK: Final = StructType([StructField(name, of_type) for name, of_type in _COLUMNS])
 """Spark schema of the view. `event_id` is `<raft group>:<raft index>:<n>`, where n is the number of the row within its
-entry. `ts` is the entry's time. `offset_end` is set for ACK and RESET only. `group` is the producer group or the
+entry. `ts` is the entry's time. `offset_end` is set for ACK, RESET and PURGE only. `group` is the producer group or the
 consumer group. `bytes` is the length of the body. `properties` is a JSON object without what other columns have.
 `filter` is set for ACK of groups that select messages."""
 

@@ -68,6 +68,9 @@ class History:
             {"type": "RESET", "group": group, "topic": topic, "queue": 0, "offset": begin, "offset_end": end}
         )
 
+    def purge(self, topic: str, begin: int, end: int) -> int:
+        return self.entry({"type": "PURGE", "topic": topic, "queue": 0, "offset": begin, "offset_end": end})
+
     def retry(self, group: str, topic: str, offset: int, message_id: str, attempt: int = 1, kind: str = "RETRY") -> int:
         row = {"type": kind, "group": group, "topic": topic, "queue": 0, "offset": offset, "attempt": attempt}
         return self.entry(row | {"message_id": message_id})

@@ -208,6 +208,21 @@ def test_orphans(tmp_path: Path) -> None:
         ]
 
 
+def test_messages_that_were_purged_wait_for_nobody(tmp_path: Path) -> None:
+    log = History()
+    log.publish("orders", "a-0", "a-1", "a-2")
+    log.ack("shipping", "orders", 0, 1)
+    log.purge("orders", 0, 2)
+    log.write(tmp_path)
+    log.purge("orders", 2, 3)
+    log.publish("orders", "b-0")
+    log.write(tmp_path)
+    with Graph(tmp_path) as graph:
+        assert [fact["node_id"] for fact in answers.orphans(graph)] == ["message:orders/b-0"]
+        kinds = [edge["kind"] for edge in answers.story(graph, "message:orders/a-0")["edges"]]
+        assert sorted(kinds) == ["CONSUMED_BY", "IN_TOPIC", "PURGED_FROM"]
+
+
 def test_topics_lead_to_topics(graph: Graph) -> None:
     facts = {(f["source"], f["group"], f["target"], f["messages"]) for f in answers.topic_graph(graph)}
     assert ("orders", "shipping", "shipments", 3) in facts  # one of them has two causes

@@ -396,6 +396,30 @@ def test_what_is_open_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert folded.state_of("orders/m-0") == "half"
 
 
+@pytest.mark.parametrize("portion", [1, 100])
+def test_a_purge_takes_the_messages_of_its_queue_that_it_names(monkeypatch: pytest.MonkeyPatch, portion: int) -> None:
+    monkeypatch.setattr("keelmq_spark.folding.fold.READ_AHEAD_MESSAGES", portion)
+    log = History()
+    log.publish("orders", "a-0", "a-1")
+    log.entry(log.published("orders", "other-0", queue=1))
+    first = log.end
+    log.purge("orders", 0, 2)
+    log.publish("orders", "b-0")
+    for batches in ([log.table()], [log.between(0, first), log.between(first, log.end)]):
+        folded = Folded(*batches)
+        assert folded.of_kind("PURGED_FROM") == {(f"message:orders/a-{number}", "topic:orders") for number in (0, 1)}
+
+
+def test_events_of_types_of_later_versions_are_passed_over() -> None:
+    log = History()
+    log.publish("orders", "m-0")
+    before = Folded(log.table())
+    log.entry({"type": "FREEZE", "topic": "orders", "queue": 0, "offset": 0, "offset_end": 1})
+    after = Folded(log.table())
+    assert after.keys == before.keys
+    assert not [node_id for node_id in after.nodes if node_id.startswith("transaction:")]
+
+
 def test_the_kinds_of_edges_are_those_of_the_documentation() -> None:
     kinds = {kind for _, _, kind in Folded(shop().table()).keys}
     assert kinds == {

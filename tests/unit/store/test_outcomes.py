@@ -25,7 +25,7 @@ from store.commands.groups import (
 from store.commands.messages import CancelScheduled, FireTimers
 from store.commands.pops import Pop
 from store.commands.retention import ExpireMessages
-from store.commands.topics import DeleteTopic, PutTopic
+from store.commands.topics import DeleteTopic, PurgeTopic, PutTopic
 from store.commands.transactions import Decide, Discard, RecordChecks, ResumeTransaction
 from store.errors import Refused
 from store.index import keys
@@ -224,6 +224,18 @@ def test_where_a_group_is_set_is_told(replica: Replica) -> None:
     ]
     replica.one(Pop("p", "orders", "c", 1, 30_000, True))
     assert [(event.type, event.group, event.offset_end) for event in events(replica)] == [("RESET", "p", 9)]
+
+
+def test_a_purge_tells_which_messages_it_removed(replica: Replica) -> None:
+    replica.raise_level(2)
+    replica.do(produce(header("orders", 0, "a", 9)), produce(header("orders", 1, "b", 2)))
+    replica.one(PurgeTopic("orders", 1))
+    assert events(replica) == (Event("PURGE", None, "orders", 1, 0, 2),)
+    replica.one(produce(header("orders", 1, "c", 3)))
+    replica.one(PurgeTopic("orders"))
+    assert events(replica) == (Event("PURGE", None, "orders", 0, 0, 9), Event("PURGE", None, "orders", 1, 2, 5))
+    replica.one(PurgeTopic("orders"))
+    assert events(replica) == ()
 
 
 def test_messages_that_were_removed_before_a_commit_are_not_acknowledged(replica: Replica) -> None:
