@@ -236,8 +236,10 @@ def test_entries_name_principals_once_every_node_can_read_them(
             node.token = ADMINISTRATOR
         assert ask(cluster, "PUT", "/v1/topics/orders", {"queues": 1}).status in (200, 201)
         cluster.wait_same_state()
+        assert ask(cluster, "POST", "/v1/topics/orders/purge", {}).json()["code"] == "feature_not_enabled"
         restart(cluster, cluster.nodes[2], THIS)
         assert ask(cluster, "POST", LEVEL, {}).status == 200
+        assert ask(cluster, "POST", "/v1/topics/orders/purge", {}).status == 200
         assert ask(cluster, "DELETE", "/v1/topics/orders").status == 204
         cluster.wait_same_state()
         for node in cluster.nodes.values():
