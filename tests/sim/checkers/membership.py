@@ -72,7 +72,7 @@ class MembershipModel:
 
     def on_append(self, index: int, term: int, payload: bytes) -> Members:
         """Record a configuration record that some node has now, and return its members."""
-        listed, _, _, _, override = msgspec.msgpack.decode(payload)
+        listed, _, _, _, override, *_ = msgspec.msgpack.decode(payload)
         voters = frozenset(node_id for node_id, _, _, _, voter in listed if voter)
         learners = frozenset(member[0] for member in listed) - voters
         places = frozenset((node_id, host, port, url) for node_id, host, port, url, _ in listed)
