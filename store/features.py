@@ -43,7 +43,7 @@ LEVELS: Final = (
                 *("PutTopic.retention_bytes", "TopicInfo.retention_bytes", "_Record.retention_bytes"),
                 *("PutSettings.log_retention_bytes", "Settings.log_retention_bytes"),
                 *("rows_hash_summed", "retention-bytes"),
-                *("ExpireMessages.by_bytes", "CountBytes", "BytesCounted", "PurgeTopic", "TopicPurged"),
+                *("ExpireMessages.by_bytes_before", "CountBytes", "BytesCounted", "PurgeTopic", "TopicPurged"),
                 *("store.limits.RETENTION_UNLIMITED_BYTES", "store.limits.LOG_TIMES_FORGOTTEN_MAX"),
                 *(
                     f"store.index.retention_keys.{name}"

@@ -166,14 +166,18 @@ class RetentionService:
         since all of them are looked at after each.
         """
         topics: list[tuple[str, list[int]]] = []
+        before = self._core.state.applied_index + 1
         async for (found,) in self._portions(lambda _: self._core.state.exceeding_topics(ROWS_PER_COMMAND), 1):
             if sum(len(queues) for _, queues in (*topics, found)) > PER_COMMAND:
-                await self._shrink(topics, removed)
+                await self._shrink(topics, before, removed)
                 topics = []
             topics.append(found)
-        await self._shrink(topics, removed)
+        await self._shrink(topics, before, removed)
 
-    async def _shrink(self, topics: list[tuple[str, list[int]]], removed: "_Removed") -> None:
+    async def _shrink(self, topics: list[tuple[str, list[int]]], before: int, removed: "_Removed") -> None:
+        """Propose that these topics lose their oldest messages, until they keep what they should. The look at them, and
+        at their queues, began when the entry at `before` was the next to apply.
+        """
         core = self._core
         while topics and core.is_leader() and core.clock_is_sure():
             begun_ms = core.steady_ms()
@@ -181,13 +185,14 @@ class RetentionService:
             for name, numbers in topics:
                 if len(queues) + len(numbers) <= PER_COMMAND:  # a topic alone has no more
                     queues.extend((name, queue) for queue in numbers)
-            applied = await core.propose(ExpireMessages(tuple(queues), ROWS_PER_COMMAND, by_bytes=True))
+            applied = await core.propose(ExpireMessages(tuple(queues), ROWS_PER_COMMAND, before))
             expired: Expired = applied.result
             removed.rows += expired.rows
             removed.messages += self._note(applied)
             if not expired.rows:
                 return  # another leader was faster
             await asyncio.sleep(min((core.steady_ms() - begun_ms) / 1000, PAUSE_S_MAX))
+            before = core.state.applied_index + 1
             topics = core.state.still_exceeding([name for name, _ in topics], ROWS_PER_COMMAND)
 
     async def _count_all(self) -> None:

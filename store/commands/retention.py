@@ -21,9 +21,10 @@ class ExpireMessages(CommandBase, frozen=True, tag=21):
 
     queues: tuple[tuple[str, int], ...]
     limit: int
-    by_bytes: bool = False
-    """Remove the oldest messages of topics with more bytes than they keep, too. The queues of such a topic are those
-    with its oldest messages."""
+    by_bytes_before: int = 0
+    """Remove the oldest messages of topics with more bytes than they keep, too, as far as entries before this index
+    stored them. The queues of such a topic are those with its oldest messages when that entry was the next to apply: a
+    queue that is not among them may have got messages since, which are older than others. 0: not by bytes."""
 
 
 class Expired(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

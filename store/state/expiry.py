@@ -81,10 +81,11 @@ class Expiry:
             if removed:
                 rows += removed[0]
                 expired.append(ExpiredQueue(name, queue, topic.starts[queue], removed[1]))
-        for name, queues in _by_topic(command.queues).items() if command.by_bytes else ():
+        for name, queues in _by_topic(command.queues).items() if command.by_bytes_before else ():
             topic = self._topics.get(name)
             if topic is not None and self._rules.may_exceed(topic):
-                removed_rows = self._shrink(topic, _there(topic, queues), at.raft_index, command.limit - rows)
+                before = min(command.by_bytes_before, at.raft_index)
+                removed_rows = self._shrink(topic, _there(topic, queues), before, command.limit - rows)
                 for queue, of_queue in removed_rows.items():
                     rows += len(of_queue)
                     messages = self._forget(topic, queue, of_queue)
@@ -145,8 +146,8 @@ class Expiry:
     def _shrink(
         self, topic: Topic, queues: Collection[int], before_index: int, limit: int
     ) -> dict[int, list[RemovedRow]]:
-        """Remove the oldest rows of these queues, of earlier entries, as long as the topic keeps its `retention_bytes`
-        without them; return them by queue.
+        """Remove the oldest rows of these queues, of entries before `before_index`, as long as the topic keeps its
+        `retention_bytes` without them; return them by queue.
         """
         removed: dict[int, list[RemovedRow]] = {}
         firsts = [(ms, queue) for queue in queues if (ms := self._queues.first_stored_at_ms(topic, queue)) is not None]

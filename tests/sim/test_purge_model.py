@@ -163,7 +163,7 @@ def test_the_oldest_of_one_millisecond_is_that_of_the_lowest_queue(watched: Watc
     large = Proposal(Produce((BatchHeader("orders", 0, 2, "large", None, 0, 300),)), (bytes(300),))
     watched.do(produce("small", 1), large, PutTopic("orders", retention_bytes=50))
     retention, machine, index = watched.history.retention, watched.replica.machine, watched.replica.index
-    watched.do(ExpireMessages((("orders", 0), ("orders", 1)), 100, by_bytes=True))
+    watched.do(ExpireMessages((("orders", 0), ("orders", 1)), 100, by_bytes_before=9))
     assert retention.unremoved(machine, index) is None
     watched.do(produce("b", 1))
     assert "should keep 50" in str(retention.unremoved(machine, index))

@@ -274,7 +274,7 @@ def _of_level_2(number: int) -> tuple[Command, ...]:
         PutTopic("orders", retention_bytes=(-1, 200, 400)[number % 5 % 3]),
         CountBytes(every, 1 + number % 7),
         PutSettings(log_retention_bytes=(-1, 20_000, 0)[number % 7 % 3]),
-        ExpireMessages(every, 1 + number % 11, by_bytes=number % 4 > 0),
+        ExpireMessages(every, 1 + number % 11, by_bytes_before=(number % 4 > 0) * (1 << 20)),
         *((PurgeTopic("points", number % 3 or None),) if number % 10 == 0 else ()),
     )
     return PutUser(user, (f"name-{number % 40}",), (token,), (rule,), step and number - 1), *sizes

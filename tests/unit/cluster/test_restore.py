@@ -201,7 +201,11 @@ async def test_limits_purges_and_counted_bytes_go_on_as_where_they_were_backed_u
         return (*kept, exceeding, state.has_expired_others(START_MS), dict(rows))
 
     async def remove(node: Node) -> list[object]:
-        commands = (ExpireMessages(every, 3, by_bytes=True), PurgeTopic("orders", 1), ExpireMessages((), 100))
+        commands = (
+            ExpireMessages(every, 3, node.core.state.applied_index + 1),
+            PurgeTopic("orders", 1),
+            ExpireMessages((), 100),
+        )
         return [(await node.core.propose(command)).result for command in commands]
 
     source, target = tmp_path / "source", tmp_path / "target"

@@ -179,7 +179,7 @@ def test_a_payload_that_is_no_entry_is_refused(change) -> None:  # type: ignore[
     [
         PurgeTopic("orders"),
         CountBytes((("orders", 0),), 9),
-        ExpireMessages((), 9, by_bytes=True),
+        ExpireMessages((), 9, by_bytes_before=7),
         PutTopic("orders", retention_bytes=1),
         PutTopic("orders", retention_bytes=-1),
         PutSettings(log_retention_bytes=1),

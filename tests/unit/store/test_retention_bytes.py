@@ -35,7 +35,7 @@ def expire(replica: Replica, limit: int = 100) -> int:
     rows = 0
     while topics := [each for each in replica.machine.exceeding_topics(limit) if each is not None]:
         queues = tuple((name, queue) for name, numbers in topics for queue in numbers)
-        result = replica.one(ExpireMessages(queues, limit, by_bytes=True))
+        result = replica.one(ExpireMessages(queues, limit, replica.machine.applied_index + 1))
         assert isinstance(result, Expired)
         assert 0 < result.rows <= limit
         rows += result.rows
@@ -123,9 +123,23 @@ def test_a_list_of_queues_that_is_old_removes_nothing_that_may_stay(limited: Rep
     old = tuple(("orders", queue) for queue in range(QUEUES))
     assert limited.one(ExpireMessages(old, 100)) == Expired((), 0, 0)  # it looks for what is too old alone
     assert expire(limited) == 2
-    result = limited.one(ExpireMessages((*old, *old, ("gone", 0)), 100, by_bytes=True))
+    result = limited.one(ExpireMessages((*old, *old, ("gone", 0)), 100, limited.machine.applied_index + 1))
     assert isinstance(result, Expired)
     assert (result.queues, result.rows) == ((), 0)
+
+
+def test_no_message_goes_before_an_older_one_that_came_after_the_look(limited: Replica) -> None:
+    """Seed 8910369: queue 1 was empty at the look, and its message stayed when a younger one of queue 0 went."""
+    for _ in range(12):
+        send(limited, 0, 100)
+    before = limited.machine.applied_index + 1
+    for queue in (1, 0, 0):
+        send(limited, queue, 1_000)
+    result = limited.one(ExpireMessages((("orders", 0),), 100, before))
+    assert isinstance(result, Expired)
+    assert [(each.queue, each.start) for each in result.queues] == [(0, 12)]
+    assert expire(limited) == 2
+    assert [queue for _, queue, _ in kept(limited)] == [0]
 
 
 def test_a_list_of_queues_may_be_of_a_topic_that_was_made_anew_with_fewer(limited: Replica) -> None:
@@ -135,7 +149,7 @@ def test_a_list_of_queues_may_be_of_a_topic_that_was_made_anew_with_fewer(limite
     limited.one(PutTopic("orders", 1, -1, retention_bytes=100))
     for _ in range(3):
         send(limited, 0, 100)
-    result = limited.one(ExpireMessages((*old, ("orders", -1)), 100, by_bytes=True))
+    result = limited.one(ExpireMessages((*old, ("orders", -1)), 100, limited.machine.applied_index + 1))
     assert isinstance(result, Expired)
     assert [(each.queue, each.start, each.messages) for each in result.queues] == [(0, 2, 2)]
 

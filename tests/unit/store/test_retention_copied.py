@@ -38,7 +38,7 @@ def copy(original: Replica, path: Path) -> tuple[Index, StateMachine]:
 def drawn(draw: Random, number: int) -> Proposal | Command:
     size = draw.choice((1, 60, 400))
     header = BatchHeader(draw.choice(TOPICS), draw.randrange(3), 1, f"b{number}", None, 0, size)
-    expire = ExpireMessages(PLACES, draw.choice((1, 3, 50)), by_bytes=draw.random() < 0.6)
+    expire = ExpireMessages(PLACES, draw.choice((1, 3, 50)), by_bytes_before=number if draw.random() < 0.6 else 0)
     rare: list[Proposal | Command] = [
         PurgeTopic(draw.choice(TOPICS), draw.choice((None, 0, 2))),
         CountBytes(PLACES, draw.choice((1, 4))),
