@@ -16,6 +16,7 @@ which costs more than the answer.
 """
 
 import asyncio
+import itertools
 import logging
 import resource
 import time
@@ -25,6 +26,7 @@ from typing import Final, cast
 from aiohttp import web
 
 from cluster.budgets.client_budget import ClientBudget, address_of
+from cluster.budgets.client_notes import ClientNotes
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +78,7 @@ class Connections:
         self._reserve = _Pool(ClientBudget(RESERVED_CONNECTIONS, 100))
         self._of_protocol: dict[asyncio.Protocol, Connection] = {}
         self._steady_s = steady_s
+        self._served = 0
         self._reported_s = -REPORT_INTERVAL_S
         self._unreported = {"idle": 0, "reserved": 0, "unread": 0, "crowded": 0, "handshake": 0}
         self.closed = dict.fromkeys(self._unreported, 0)
@@ -112,14 +115,40 @@ class Connections:
         that is not counted here.
         """
         connection = self._of_protocol.get(cast("asyncio.Protocol", protocol))
-        if connection is not None and not connection.in_reserve:
+        if connection is None:
+            return None
+        connection.notes.requests += 1
+        connection.notes.under_way += 1
+        if not connection.in_reserve:
             self._main.is_busy(connection)
         return connection
 
     def end(self, connection: "Connection | None") -> None:
         """Mark the connection as idle again: the request that `begin` marked is answered."""
-        if connection is not None and not connection.in_reserve and connection.is_open:
+        if connection is None:
+            return
+        connection.notes.under_way -= 1
+        if not connection.in_reserve and connection.is_open:
             self._main.is_idle(connection)
+
+    def is_look_due(self, connection: "Connection") -> bool:
+        """Return whether to note again who is at the other end of the connection."""
+        return connection.notes.is_look_due(self._steady_s())
+
+    def note_producer(self, request: web.Request, group: str) -> None:
+        """Note that the client of the request sends transactions of the producer group."""
+        connection = self._of_protocol.get(cast("asyncio.Protocol", request.protocol))
+        if connection is not None:
+            connection.notes.produces(group)
+
+    def after(self, number: int, limit: int) -> list["Connection"]:
+        """Return the first `limit` open connections with a larger number, in the order of their numbers."""
+        later = (each for each in self._of_protocol.values() if each.notes.number > number and each.is_open)
+        return list(itertools.islice(later, limit))
+
+    def age_ms(self, connection: "Connection") -> int:
+        """Return how long ago the connection began to be served."""
+        return round((self._steady_s() - connection.notes.opened_s) * 1000)
 
     def is_crowded(self, address: str) -> bool:
         """Return whether only to hear a new connection of the address. Counts it if the address has no room."""
@@ -160,6 +189,9 @@ class Connections:
             asyncio.get_running_loop().call_later(HEARD_S, self._end_hearing)
 
     def serves(self, connection: "Connection", inner: asyncio.Protocol) -> None:
+        """Note that the server's protocol serves the connection from now on. Later ones get larger numbers."""
+        self._served += 1
+        connection.notes.number, connection.notes.opened_s = self._served, self._steady_s()
         self._of_protocol[inner] = connection
 
     def admit(self, connection: "Connection") -> None:
@@ -268,10 +300,20 @@ class Connection(asyncio.Protocol):
         self.is_heard = False
         self._is_admitted = False
         self._is_given_up = False
+        self.notes = ClientNotes()
 
     @property
     def is_open(self) -> bool:
         return self._transport is not None
+
+    @property
+    def peer(self) -> str:
+        """Address and port of the client; empty when the connection no longer knows its peer."""
+        peername = None if self._transport is None else self._transport.get_extra_info("peername")
+        if not isinstance(peername, tuple) or len(peername) < 2:
+            return ""
+        host, port = str(peername[0]), peername[1]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def arrive(self, peername: object, end_handshake: Callable[[], object]) -> bool:
         """Count the connection before its TLS handshake, which `end_handshake` ends. Return False when its address may
