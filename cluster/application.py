@@ -36,10 +36,12 @@ from cluster.messages.purge_api import PurgeApi
 from cluster.messages.scheduled_api import ScheduledApi
 from cluster.messages.topic_api import TopicApi
 from cluster.operations.backup_api import BackupApi
+from cluster.operations.client_api import ClientApi
 from cluster.operations.cluster_api import ClusterApi
 from cluster.operations.feature_api import FeatureApi
 from cluster.operations.join_api import JoinApi
 from cluster.operations.log_api import LogApi
+from cluster.operations.log_level_api import LogLevelApi
 from cluster.operations.member_api import MemberApi
 from cluster.operations.quota_api import QuotaApi
 from cluster.operations.replica_api import ReplicaApi
@@ -127,6 +129,8 @@ class Services:
             *self._backups.routes(),
             *SettingsApi(self.core).routes(),
             *QuotaApi(self.core).routes(),
+            *ClientApi(self.core).routes(),
+            *LogLevelApi(self.core).routes(),
             *UserApi(self.core).routes(),
             *ConsoleApi().routes(),
         ]

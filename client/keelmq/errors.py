@@ -319,6 +319,7 @@ ERRORS_BY_CODE: Mapping[str, type[KeelMQError]] = {
     "method_not_allowed": InvalidRequest,
     "unsupported_media_type": InvalidRequest,
     "cross_origin": InvalidRequest,
+    "wrong_listener": InvalidRequest,
     "unknown_host": InvalidRequest,
     "message_damaged": BrokerFault,
     "internal": BrokerFault,

@@ -19,16 +19,16 @@ which costs more than the answer.
 """
 
 import asyncio
+import itertools
 import logging
-import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, cast
 
 from aiohttp import web
 
 from cluster.budgets.client_budget import ClientBudget, address_of
-from cluster.process.config import NodeConfig
+from cluster.budgets.client_notes import ClientNotes
 
 logger = logging.getLogger(__name__)
 
@@ -53,23 +53,6 @@ REPORT_INTERVAL_S: Final = 60.0
 """Seconds between two log lines that count the connections closed for lack of room."""
 
 
-ADMINISTRATION_CONNECTIONS_MAX: Final = 256
-"""Maximum number of connections at the listener of administration, beside its own reserve."""
-
-
-def connections_max(configured: int, *, beside_administration: bool = False) -> int:
-    """Return the limit of HTTP connections outside the reserve: `configured`, lowered to the number that the limit of
-    open files leaves, at least one. It leaves room `beside_administration` for the connections of that listener.
-    """
-    kept = FILES_RESERVED + RESERVED_CONNECTIONS + HEARD_MAX
-    if beside_administration:
-        kept += ADMINISTRATION_CONNECTIONS_MAX + RESERVED_CONNECTIONS + HEARD_MAX
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return configured
-    return max(1, min(configured, soft - kept))
-
-
 class Connections:
     """Counts HTTP connections, and closes some when the limit is reached. Use on the event loop only."""
 
@@ -79,14 +62,18 @@ class Connections:
         share_percent: int,
         write_timeout_s: float,
         steady_s: Callable[[], float] = time.monotonic,
+        numbers: Iterator[int] | None = None,
     ) -> None:
-        """Create the counters. A client that reads nothing of its answers for `write_timeout_s` is disconnected."""
+        """Create the counters. A client that reads nothing of its answers for `write_timeout_s` is disconnected. Each
+        connection gets the next one of `numbers`, which grow.
+        """
         self.write_timeout_s = write_timeout_s
         self.limit = limit
         self._main = _Pool(ClientBudget(limit, share_percent))
         self._reserve = _Pool(ClientBudget(RESERVED_CONNECTIONS, 100))
         self._of_protocol: dict[asyncio.Protocol, Connection] = {}
         self._steady_s = steady_s
+        self._numbers = itertools.count(1) if numbers is None else numbers
         self._reported_s = -REPORT_INTERVAL_S
         self._unreported = {"idle": 0, "reserved": 0, "unread": 0, "crowded": 0, "handshake": 0}
         self.closed = dict.fromkeys(self._unreported, 0)
@@ -119,14 +106,40 @@ class Connections:
         that is not counted here.
         """
         connection = self._of_protocol.get(cast("asyncio.Protocol", protocol))
-        if connection is not None and not connection.in_reserve:
+        if connection is None:
+            return None
+        connection.notes.requests += 1
+        connection.notes.under_way += 1
+        if not connection.in_reserve:
             self._main.is_busy(connection)
         return connection
 
     def end(self, connection: "Connection | None") -> None:
         """Mark the connection as idle again: the request that `begin` marked is answered."""
-        if connection is not None and not connection.in_reserve and connection.is_open:
+        if connection is None:
+            return
+        connection.notes.under_way -= 1
+        if not connection.in_reserve and connection.is_open:
             self._main.is_idle(connection)
+
+    def is_look_due(self, connection: "Connection") -> bool:
+        """Return whether to note again who is at the other end of the connection."""
+        return connection.notes.is_look_due(self._steady_s())
+
+    def note_producer(self, request: web.Request, group: str) -> None:
+        """Note that the client of the request sends transactions of the producer group."""
+        connection = self._of_protocol.get(cast("asyncio.Protocol", request.protocol))
+        if connection is not None:
+            connection.notes.produces(group)
+
+    def after(self, number: int, limit: int) -> list["Connection"]:
+        """Return the first `limit` open connections with a larger number, in the order of their numbers."""
+        later = (each for each in self._of_protocol.values() if each.notes.number > number and each.is_open)
+        return list(itertools.islice(later, limit))
+
+    def age_ms(self, connection: "Connection") -> int:
+        """Return how long ago the connection began to be served."""
+        return round((self._steady_s() - connection.notes.opened_s) * 1000)
 
     def is_crowded(self, address: str) -> bool:
         """Return whether only to hear a new connection of the address. Counts it if the address has no room."""
@@ -167,6 +180,8 @@ class Connections:
             asyncio.get_running_loop().call_later(HEARD_S, self._end_hearing)
 
     def serves(self, connection: "Connection", inner: asyncio.Protocol) -> None:
+        """Note that the server's protocol serves the connection from now on. Later ones get larger numbers."""
+        connection.notes.number, connection.notes.opened_s = next(self._numbers), self._steady_s()
         self._of_protocol[inner] = connection
 
     def admit(self, connection: "Connection") -> None:
@@ -258,17 +273,6 @@ class _Pool:
         return next(iter(self._idle.get(address, ())), None)
 
 
-def connections_of(config: NodeConfig) -> tuple[Connections, Connections | None]:
-    """Return the connections of clients, and those of the listener of administration, if there is one."""
-    has_own, write_timeout_s = config.admin_listen is not None, config.request_timeout_ms / 1000
-    limits = (
-        connections_max(config.max_connections, beside_administration=has_own),
-        ADMINISTRATION_CONNECTIONS_MAX,
-    )
-    clients, own = (Connections(limit, config.address_share_percent, write_timeout_s) for limit in limits)
-    return clients, own if has_own else None
-
-
 class Connection(asyncio.Protocol):
     """Passes all events on to the HTTP server's protocol, and reports the beginning and end of the connection."""
 
@@ -286,10 +290,20 @@ class Connection(asyncio.Protocol):
         self.is_heard = False
         self._is_admitted = False
         self._is_given_up = False
+        self.notes = ClientNotes()
 
     @property
     def is_open(self) -> bool:
         return self._transport is not None
+
+    @property
+    def peer(self) -> str:
+        """Address and port of the client; empty when the connection no longer knows its peer."""
+        peername = None if self._transport is None else self._transport.get_extra_info("peername")
+        if not isinstance(peername, tuple) or len(peername) < 2:
+            return ""
+        host, port = str(peername[0]), peername[1]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def arrive(self, peername: object, end_handshake: Callable[[], object]) -> bool:
         """Count the connection before its TLS handshake, which `end_handshake` ends. Return False when its address may

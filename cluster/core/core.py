@@ -11,7 +11,7 @@ from aiohttp import web
 from cluster.budgets import time_shares
 from cluster.budgets.capacity import require_capacity
 from cluster.budgets.client_budget import ByteBudget
-from cluster.budgets.connections import connections_of
+from cluster.budgets.connection_limits import connections_of
 from cluster.budgets.quotas import Quotas
 from cluster.budgets.request_deadline import remaining_s
 from cluster.budgets.time_shares import Client, TimeShares

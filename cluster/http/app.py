@@ -6,12 +6,14 @@ log. A client that is slow to send its body gets a 408 and is disconnected; no o
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from http import HTTPStatus
 from typing import Final, TypeVar
 
 import msgspec
 from aiohttp import web
 
 from cluster.budgets import request_deadline, time_shares
+from cluster.budgets.client_notes import ClientNotes
 from cluster.budgets.connections import address_of_request
 from cluster.core.core import Core
 from cluster.http.administration import IS_ADMINISTRATION, handler_of
@@ -108,6 +110,8 @@ def make_application(core: Core, routes: Sequence[Route], *, administers: bool =
                 _require_reserve_for(request)
             request_deadline.begin(request)
             guard.check(request)
+            if connection is not None and connections.is_look_due(connection):
+                _look(core, request, connection.notes)
             with hold_of(request, core, address):
                 response = await time_shares.charged(client, _handled(core, request, handler, address))
         except Exception as error:
@@ -123,6 +127,8 @@ def make_application(core: Core, routes: Sequence[Route], *, administers: bool =
         resource = request.match_info.route.resource
         route = resource.canonical if resource is not None else "other"
         core.metrics.count_request(request.method, route, response.status)
+        if connection is not None and response.status < HTTPStatus.MULTIPLE_CHOICES:
+            connection.notes.answered(request, route)
         if not response.prepared and not request.content.is_eof():
             scope = current()
             if scope is not None:
@@ -152,6 +158,11 @@ async def _handled(core: Core, request: web.Request, handler: Inner, address: st
     if isinstance(response, web.Response) and not response.prepared:
         return await _deliver(core, request, response, address)
     return response
+
+
+def _look(core: Core, request: web.Request, notes: ClientNotes) -> None:
+    if request.path not in ALWAYS_SERVED:  # probes are answered without a look at who asks
+        notes.look(request, core.access.principal_of(request).name if core.access.is_on else None)
 
 
 def _require_reserve_for(request: web.Request) -> None:

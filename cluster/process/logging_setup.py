@@ -9,7 +9,7 @@ import msgspec
 from aiohttp.http_exceptions import HttpProcessingError
 
 from cluster.process import request_scope
-from cluster.process.line_pace import LinePace
+from cluster.process.line_pace import AUDIT_LOGGER, LinePace
 
 _LINE_ENDS: Final = {code: f"\\u{code:04x}" for code in (0x2028, 0x2029)}
 _CONTROLS: Final = _LINE_ENDS | {
@@ -20,6 +20,8 @@ _JSON_CONTROLS: Final = _LINE_ENDS | {code: f"\\u{code:04x}" for code in range(0
 """Replacements of the control characters that JSON encoding does not escape."""
 
 
+Level = Literal["debug", "info", "warning", "error"]
+"""Values of `log_level`."""
 FIELDS: Final = "fields"
 """Name in `extra` of the further fields of a line, a dict, which JSON lines show by name."""
 _ROOMS_OF_MANY_REQUESTS: Final = ("raft.", "store.")
@@ -98,6 +100,40 @@ def set_up_logging(level: str, form: Literal["plain", "json"]) -> None:
     set_log_level(level)
 
 
-def set_log_level(level: str) -> None:
-    """Log lines of `level` and above from now on."""
+def set_log_level(level: str, *, keeps_loggers: bool = False) -> None:
+    """Log lines of `level` and above from now on, and every line of the audit log. Levels of single loggers end, unless
+    this `keeps_loggers`.
+    """
     logging.getLogger().setLevel(level.upper())
+    logging.getLogger(AUDIT_LOGGER).setLevel(logging.INFO)
+    if not keeps_loggers:
+        for name in log_levels():
+            set_logger_level(name, None)
+
+
+def set_logger_level(name: str, level: Level | None) -> None:
+    """Log lines of `level` and above of this logger and those below it; with None it follows the node again."""
+    logging.getLogger(name).setLevel(logging.NOTSET if level is None else level.upper())
+
+
+def is_logger(name: str) -> bool:
+    """Return whether the name is that of a logger, or of a package with loggers, whose level may be set."""
+    return name in logging.root.manager.loggerDict and not _is_audit(name)
+
+
+def root_level() -> str:
+    """Return the lowest severity that is logged where no logger has a level of its own."""
+    return logging.getLevelName(logging.getLogger().level).lower()
+
+
+def log_levels() -> dict[str, str]:
+    """Return the loggers with a level of their own, by name."""
+    found = {}
+    for name, each in sorted(logging.root.manager.loggerDict.items()):
+        if isinstance(each, logging.Logger) and each.level != logging.NOTSET and not _is_audit(name):
+            found[name] = logging.getLevelName(each.level).lower()
+    return found
+
+
+def _is_audit(name: str) -> bool:
+    return name == AUDIT_LOGGER or name.startswith(f"{AUDIT_LOGGER}.")

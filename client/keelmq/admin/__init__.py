@@ -43,6 +43,7 @@ from keelmq.admin.messages import (
     ScheduledPage,
     StoredMessage,
 )
+from keelmq.admin.nodes import ConnectedClient, ConsumedGroup, LogLevel, NodeCalls
 from keelmq.admin.producer_groups import ProducerGroup, ProducerGroups
 from keelmq.admin.quotas import QuotaUsage, QuotaUsages
 from keelmq.admin.topics import PurgedQueue, PurgedTopic, QueueInfo, TopicInfo
@@ -75,6 +76,8 @@ __all__ = [
     "CommittedOffset",
     "CommittedOffsets",
     "ComparedReplica",
+    "ConnectedClient",
+    "ConsumedGroup",
     "DeadLetter",
     "DeadLetterPage",
     "DecidedTransaction",
@@ -91,10 +94,12 @@ __all__ = [
     "IndexRebuild",
     "JoinToken",
     "LogHolder",
+    "LogLevel",
     "MessagePage",
     "MessageTrace",
     "NewToken",
     "NodeBuild",
+    "NodeCalls",
     "NodeStatus",
     "PlannedChange",
     "PrincipalInfo",

@@ -32,13 +32,15 @@ class AdminCalls:
         """Like `document`, but return the answer as `kind`."""
         return view_of(kind, await self.document(method, target, body, **options))
 
-    async def pages(self, kind: type[V], path: str, name: str, query: Mapping[str, str | int | None]) -> list[V]:
+    async def pages(
+        self, kind: type[V], path: str, name: str, query: Mapping[str, str | int | None], **options: Any
+    ) -> list[V]:
         """Return the entries of all pages of a list. A broker without paging sends the whole list as the first page."""
         found: list[V] = []
         asked = dict(query)
         while True:
             given = query_of(asked)
-            page = await self.document("GET", f"{path}?{given}" if given else path)
+            page = await self.document("GET", f"{path}?{given}" if given else path, **options)
             found += views_of(kind, page, name)
             following = page.get("next")
             if following is None:

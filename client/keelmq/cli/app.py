@@ -21,6 +21,8 @@ SUMMARIES: Final = {
     "groups.group": "List, show, change and reset consumer groups.",
     "groups.dlq": "List dead letters, and deliver them to their group once more.",
     "operations.cluster": "The state of the cluster.",
+    "operations.client": "The clients of the cluster.",
+    "operations.node": "Single nodes while they run.",
     "operations.definitions": "Export and import what is set: topics, groups, settings, users without tokens.",
     "operations.log": "Show the commit log, as a replica delivers it.",
     "operations.backup": "Backups of the whole cluster; keelmqd restore brings them back.",

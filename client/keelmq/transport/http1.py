@@ -18,7 +18,9 @@ from urllib.parse import urlsplit
 import httptools
 
 from keelmq.transport.tls import TlsFiles
+from keelmq.version import VERSION
 
+USER_AGENT: Final = f"User-Agent: keelmq-python/{VERSION}\r\n"
 MAX_RESPONSE_BYTES: Final = 80 * 1024 * 1024
 MAX_HEADER_BYTES: Final = 64 * 1024
 MAX_IDLE_PER_ORIGIN: Final = 64
@@ -214,7 +216,7 @@ class HttpClient:
         `target` is the encoded path and query; `headers` are complete lines, each ending in CR LF. Both must come from
         validated parts. Raises ConnectFailed (nothing was sent) or ExchangeFailed (the outcome is unknown).
         """
-        head = f"{method} {target} HTTP/1.1\r\nHost: {origin.url.partition('//')[2]}\r\n{headers}"
+        head = f"{method} {target} HTTP/1.1\r\nHost: {origin.url.partition('//')[2]}\r\n{USER_AGENT}{headers}"
         head += f"Content-Length: {len(body)}\r\n\r\n" if body or method != "GET" else "\r\n"
         connection = self._take_idle(origin)
         if connection is None:

@@ -11,6 +11,7 @@ from keelmq.transport.http1 import ConnectFailed, ExchangeFailed, HttpClient, Ht
 from tests.patience import PATIENCE_S
 from tests.stream_server import Serve, stream_server
 
+AGENT = http1.USER_AGENT.encode()
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-A: 1\r\n\r\nok"
 
 
@@ -68,7 +69,7 @@ async def test_a_connection_is_used_again() -> None:
         assert server.connections == 1
     host = server.origin.url.removeprefix("http://").encode()
     assert server.heads[0] == (
-        b"POST /x?a=1 HTTP/1.1\r\nHost: " + host + b"\r\nAccept: a/b\r\nContent-Length: 3\r\n\r\n"
+        b"POST /x?a=1 HTTP/1.1\r\nHost: " + host + b"\r\n" + AGENT + b"Accept: a/b\r\nContent-Length: 3\r\n\r\n"
     )
 
 

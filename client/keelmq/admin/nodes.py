@@ -1,0 +1,62 @@
+"""Administration calls about the node that is asked: its clients and its log level, and their answers."""
+
+from keelmq.admin.calls import AdminCalls
+from keelmq.admin.view import View
+from keelmq.limits import LIST_MAX
+from keelmq.transport.connection import Connection
+
+
+class ConsumedGroup(View, frozen=True, kw_only=True):
+    """A consumer group in which a client consumes: as the member `member_id`, or as a pop consumer without one."""
+
+    group: str
+    member_id: str | None = None
+
+
+class ConnectedClient(View, frozen=True, kw_only=True):
+    """One connection of a node. `principal` is None while authentication is off, and until the first request."""
+
+    connection: int
+    address: str
+    principal: str | None
+    user_agent: str | None
+    connected_ms: int
+    requests: int
+    in_flight: int
+    consumer_groups: list[ConsumedGroup]
+    producer_groups: list[str]
+
+
+class LogLevel(View, frozen=True, kw_only=True):
+    """The lowest severity that a node logs, the one of its configuration, and those of loggers with one of their own.
+    Changes end with the process of the node, and with its next SIGHUP.
+    """
+
+    node_id: int
+    level: str
+    configured: str
+    loggers: dict[str, str]
+
+
+class NodeCalls:
+    """Asks one node about itself, and never another one. The caller owns `connection`, which knows this node alone."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._calls = AdminCalls(connection)
+
+    async def clients(self) -> list[ConnectedClient]:
+        """Return the connections of the node, the oldest first. Needs the permission `describe` on the cluster."""
+        return await self._calls.pages(
+            ConnectedClient, "/v1/cluster/clients", "clients", {"limit": LIST_MAX}, anywhere=True
+        )
+
+    async def log_level(self) -> LogLevel:
+        """Return what the node logs. Needs the permission `describe` on the cluster."""
+        return await self._calls.view(LogLevel, "GET", "/v1/cluster/log-level", anywhere=True)
+
+    async def set_log_level(self, level: str | None, *, logger: str | None = None) -> LogLevel:
+        """Set the lowest severity that the node logs, or that of one logger and those below it; None has that logger
+        follow the node again. Needs the permission `admin` on the cluster.
+        """
+        body = {"level": level, "logger": logger}
+        return await self._calls.view(LogLevel, "PUT", "/v1/cluster/log-level", body, anywhere=True)
