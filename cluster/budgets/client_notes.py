@@ -64,7 +64,8 @@ class ClientNotes:
     def look(self, request: web.Request, principal: str | None) -> None:
         """Note who sends the request, and with which program."""
         agent = request.headers.get("User-Agent")
-        self.agent = None if agent is None else agent[:AGENT_CHARACTERS_MAX]
+        # Bytes that are no text became lone surrogates, which no answer can hold.
+        self.agent = None if agent is None else agent[:AGENT_CHARACTERS_MAX].encode(errors="replace").decode()
         self.principal = principal
 
     def answered(self, request: web.Request, route: str) -> None:

@@ -1,0 +1,67 @@
+"""`keelmq client list` and `keelmq node log-level` with a real cluster: every node is asked, also one that is away."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.e2e.cluster_process import ClusterProcess
+from tests.e2e.fixtures import Shell
+
+pytestmark = pytest.mark.process
+
+AGENTS = (b"shop/1 \xc2\x9b31mred", b"shop/2 \x9b31mred", b"shop/3 \xff\xfe")
+"""The first would color a terminal. The others are no text."""
+
+
+@pytest.fixture
+def shell(cluster: ClusterProcess) -> Shell:
+    return Shell(cluster)
+
+
+@pytest.fixture
+def strangers(cluster: ClusterProcess) -> Iterator[None]:
+    """Hold a connection to node 2 for each of AGENTS."""
+    at = urlsplit(cluster.nodes[2].url)
+    assert at.hostname is not None
+    with ExitStack() as stack:
+        for agent in AGENTS:
+            connection = stack.enter_context(socket.create_connection((at.hostname, at.port or 0)))
+            host = at.netloc.encode()
+            connection.sendall(b"GET /v1/topics HTTP/1.1\r\nHost: %b\r\nUser-Agent: %b\r\n\r\n" % (host, agent))
+            assert connection.recv(4096).startswith(b"HTTP/1.1 ")
+        yield
+
+
+@pytest.mark.usefixtures("strangers")
+def test_clients_of_every_node_are_listed_and_their_words_color_no_terminal(shell: Shell) -> None:
+    clients = shell.json("client", "list")["clients"]
+    assert {each["node_id"] for each in clients} == {1, 2, 3}, "the command is a client of each"
+    of_strangers = [each for each in clients if (each["user_agent"] or "").startswith("shop/")]
+    assert [each["node_id"] for each in of_strangers] == [2] * len(AGENTS)
+    table = shell("client", "list", "--node", "2").stdout
+    assert "keelmq-python/" in table
+    assert "shop/1" in table
+    assert "\x9b" not in table
+
+
+def test_what_the_nodes_log_is_changed_and_taken_back(shell: Shell) -> None:
+    before = shell.json("node", "log-level")["nodes"]
+    assert [each["node_id"] for each in before] == [1, 2, 3]
+    try:
+        shell("node", "log-level", "debug", "--logger", "raft", "--node", "2")
+        shell("node", "log-level", "warning")
+        levels = {
+            each["node_id"]: (each["level"], each["loggers"]) for each in shell.json("node", "log-level")["nodes"]
+        }
+        assert levels == {1: ("warning", {}), 2: ("warning", {"raft": "debug"}), 3: ("warning", {})}
+    finally:
+        shell("node", "log-level", "reset")
+    assert shell.json("node", "log-level")["nodes"] == before
+
+
+def test_a_node_that_is_not_there_is_named(shell: Shell) -> None:
+    assert "no node 9 answers" in shell("client", "list", "--node", "9", code=1).stderr
+    assert "give a level" in shell("node", "log-level", "--logger", "raft", code=2).stderr
