@@ -1,6 +1,7 @@
 """Creates, changes, describes and deletes topics."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Annotated, Final
 
 import msgspec
@@ -20,6 +21,10 @@ from cluster.security.access import BY_HANDLER, BY_HANDLER_AUDITED, of_topic
 from cluster.security.permissions import Action
 from store.commands.topics import DeleteTopic, PutTopic, TopicInfo, TopicPut, TopicType
 from store.errors import SYSTEM_TOPIC, TOPIC_NOT_FOUND, Refused
+
+_Times = tuple[int | UnsetType, int | UnsetType]
+"""Times at which the first and the last row of a queue were stored, where there are any."""
+_NO_TIMES: Final[_Times] = (UNSET, UNSET)
 
 
 class TopicSettings(Request, kw_only=True, frozen=True):
@@ -173,7 +178,12 @@ class TopicApi:
         topic = self._core.state.topic(name)
         if topic is None:
             raise Refused(TOPIC_NOT_FOUND, f"topic {name} does not exist", {"topic": name})
-        return json_response(self._view(topic, with_times=True))
+        times, pace = dict[int, _Times](), Pace()
+        for each in self._core.state.queue_ranges(name):
+            first, last = each.min_offset, each.max_offset - 1
+            times[each.queue] = self._stored_at_ms(name, each.queue, first), self._stored_at_ms(name, each.queue, last)
+            await pace.step()
+        return json_response(self._view(topic, times))
 
     async def delete(self, request: web.Request) -> web.Response:
         self._core.require_leader()
@@ -197,8 +207,8 @@ class TopicApi:
             )
             raise Problem("invalid_request", f"queues: {detail}")
 
-    def _view(self, topic: TopicInfo, *, with_times: bool = False) -> TopicView:
-        """Return the response for a topic. `with_times` costs a look at the first and last row of each queue."""
+    def _view(self, topic: TopicInfo, times: Mapping[int, _Times] = MappingProxyType({})) -> TopicView:
+        """Return the response for a topic, with the times of the first and last row of each queue that are given."""
         ranges = self._core.state.queue_ranges(topic.topic)
         kept = self._core.state.kept_bytes(topic.topic)
         return TopicView(
@@ -216,17 +226,15 @@ class TopicApi:
                     min_offset=each.min_offset,
                     max_offset=each.max_offset,
                     bytes=kept.queues[each.queue],
-                    first_stored_at_ms=self._stored_at_ms(topic, each.queue, each.min_offset) if with_times else UNSET,
-                    last_stored_at_ms=self._stored_at_ms(topic, each.queue, each.max_offset - 1)
-                    if with_times
-                    else UNSET,
+                    first_stored_at_ms=times.get(each.queue, _NO_TIMES)[0],
+                    last_stored_at_ms=times.get(each.queue, _NO_TIMES)[1],
                 )
                 for each in ranges
             ),
         )
 
-    def _stored_at_ms(self, topic: TopicInfo, queue: int, offset: int) -> int | UnsetType:
-        row = self._core.state.row_of(topic.topic, queue, offset) if offset >= 0 else None
+    def _stored_at_ms(self, topic: str, queue: int, offset: int) -> int | UnsetType:
+        row = self._core.state.row_of(topic, queue, offset) if offset >= 0 else None
         return UNSET if row is None else row.stored_at_ms
 
 

@@ -23,6 +23,8 @@ from store.log.errors import LogTruncated
 from store.messages.outcomes import Event, EventType, MessagesOf, Outcome
 
 OUTCOMES_PER_READ: Final = 64
+EVENTS_PER_READ: Final = 1_000
+"""Number of events from which on no further entries are read at once. An entry has few, or up to some thousands."""
 ORIGINS_BYTES_MAX: Final = 16 * 1024 * 1024
 """Maximum bytes of record payloads that one request keeps at a time. The payload read last is always kept."""
 
@@ -150,15 +152,15 @@ class EventsPage:
         while self.next_index <= last_index:
             if self.frames and self.next_index < self._core.state.first_outcome:
                 return  # the outcomes were removed while this waited; the next request gets the error
-            found = self._core.state.outcomes(self.next_index, last_index, OUTCOMES_PER_READ)
+            found = self._core.state.outcomes(self.next_index, last_index, OUTCOMES_PER_READ, EVENTS_PER_READ)
             for raft_index, outcome in found:
                 if raft_index != self.next_index:
                     self.next_index, self.next_event = raft_index, 0
                 if not await self._take(outcome, pace):
                     return
                 self.next_index, self.next_event = raft_index + 1, 0
-            if len(found) < OUTCOMES_PER_READ:
-                self.next_index, self.next_event = max(self.next_index, last_index + 1), 0
+            if not found:
+                self.next_index, self.next_event = last_index + 1, 0
 
     async def _take(self, outcome: Outcome, pace: Pace) -> bool:
         """Add one entry's events from `next_event` on. Return False when the response ends within or before the entry.

@@ -8,6 +8,7 @@ replica, and never changed; rows of entries that the log no longer needs to keep
 A row refers to message blocks and does not copy them; message ids and producers are in the record that holds the block.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
@@ -155,6 +156,14 @@ class Outcomes:
         """Yield the rows of the entries first <= index <= last that had effects, in order."""
         for key, value in self._index.scan(keys.outcome(first), keys.outcome(last + 1)):
             yield OutcomeOf(keys.read_u64(key[1:]), _decode(value))
+
+    def first_of(self, first: int, last: int, limit: int, events_max: int) -> Iterator[OutcomeOf]:
+        """Yield like `scan` at most `limit` rows, and none after `events_max` events."""
+        for each in itertools.islice(self.scan(first, last), limit):
+            yield each
+            events_max -= len(each.outcome.events)
+            if events_max <= 0:
+                return
 
 
 def message_events(

@@ -440,9 +440,9 @@ class Queries(ABC):
 
     # Outcomes of entries.
 
-    def outcomes(self, first: int, last: int, limit: int) -> list[OutcomeOf]:
-        """Return the outcomes of the entries first <= index <= last that had effects, in order, at most `limit`."""
-        return list(itertools.islice(self._outcomes.scan(first, last), limit))
+    def outcomes(self, first: int, last: int, limit: int, events_max: int = 1 << 40) -> list[OutcomeOf]:
+        """Return the outcomes of entries that had effects: at most `limit`, and none after `events_max` events."""
+        return list(self._outcomes.first_of(first, last, limit, events_max))
 
     def _queue_of(self, topic: str, queue: int) -> Topic:
         found = self._topics.require(topic)

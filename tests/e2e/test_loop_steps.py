@@ -93,6 +93,19 @@ def test_all_the_queues_of_a_group(node: NodeProcess) -> None:
     in_short_steps(attempt)
 
 
+def test_all_the_queues_of_a_topic_are_shown(node: NodeProcess) -> None:
+    assert node.request("PUT", "/v1/topics/shown", payload={"queues": QUEUES_MAX}).status == 201
+    each = [{"body": "x", "queue": queue} for queue in range(QUEUES_MAX)]
+    for messages in (each[: QUEUES_MAX // 2], each[QUEUES_MAX // 2 :]):
+        assert node.request("POST", "/v1/topics/shown/messages", payload={"messages": messages}).status == 200
+
+    def attempt(_: int) -> None:
+        shown = node.request("GET", "/v1/topics/shown").json()["queue_offsets"]
+        assert all(queue["first_stored_at_ms"] == queue["last_stored_at_ms"] for queue in shown)
+
+    in_short_steps(attempt)
+
+
 def test_many_batches_with_all_keys_that_are_due_at_once(node: NodeProcess) -> None:
     """Several entries deliver the batches; each is applied in one step."""
 

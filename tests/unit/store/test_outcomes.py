@@ -89,6 +89,16 @@ def test_refused_commands_and_what_is_no_message_leave_no_row(replica: Replica) 
     assert replica.machine.outcomes(before + 1, replica.machine.applied_index, 10) == []
 
 
+def test_a_read_of_outcomes_ends_with_the_entry_that_has_enough_events(replica: Replica) -> None:
+    """An entry may have thousands of events: 64 of them read at once kept the loop from everything else."""
+    first = replica.machine.applied_index + 1
+    for number in range(3):
+        replica.one(produce(*(header(batch_id=f"{number}-{each}") for each in range(4))))
+    last = replica.machine.applied_index
+    found = [len(replica.machine.outcomes(first, last, 10, events)) for events in (1, 4, 5, 8, 9, 100)]
+    assert found == [1, 1, 2, 2, 3, 3]
+
+
 def test_a_command_refused_half_way_takes_back_its_events(replica: Replica) -> None:
     replica.one(prepare("tx", header("orders", 0, "a"), header("points", 0, "b")))
     replica.one(DeleteTopic("points"))
