@@ -184,13 +184,13 @@ def free_ports(count: int) -> list[int]:
     """
     found: set[int] = set()
     while len(found) < count:
-        port = _random.choice(_ports_of_servers())
+        port = _random.choice(ports_of_servers())
         if port_is_free(port):
             found.add(port)
     return list(found)
 
 
-def _ports_of_servers() -> range:
+def ports_of_servers() -> range:
     """Return the ports outside the kernel's range for outgoing connections; all ports if there are too few."""
     try:
         first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())

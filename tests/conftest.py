@@ -1,5 +1,6 @@
 """pytest hooks for all tests."""
 
+import os
 import signal
 from collections.abc import Generator
 from pathlib import Path
@@ -7,6 +8,8 @@ from typing import Final
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from deploy import local_nodes
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A background job of a script is started so, and what the tests start would inherit it, deaf to Ctrl-C.
@@ -22,6 +25,12 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("suite")
+
+# A node that is started again needs its ports again: no other worker may have taken them meanwhile.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    _worker, _workers = int(os.environ["PYTEST_XDIST_WORKER"][2:]), int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    _own_ports = local_nodes.ports_of_servers()[_worker::_workers]
+    local_nodes.ports_of_servers = lambda: _own_ports
 
 OUTPUT_LINES: Final = 40
 """Number of last lines of each node's output in the report of a failed test."""
