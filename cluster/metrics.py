@@ -15,7 +15,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from cluster.measures import Count, Durations
-from store.log.disk import PosixDisk, PosixFile
+from raft.syncing.kernel_sync import KernelSync
+from store.log.disk import File, PosixDisk, PosixFile
+from store.log.errors import DiskError
 from store.log.segment import SEGMENT_SUFFIX
 
 LATENCY_BUCKETS_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -104,7 +106,6 @@ class Metrics:
         self.fsync_seconds = Histogram(
             "keelmq_fsync_seconds", "fdatasync of the commit log", buckets=LATENCY_BUCKETS_S, registry=self.registry
         )
-        """Observed in the sync thread, and on the loop."""
 
     def count_request(self, method: str, route: str, status: int) -> None:
         key = method, route, status
@@ -209,6 +210,24 @@ class MeasuredDisk(PosixDisk):
         return MeasuredFile.of(file, self._metrics) if path.endswith(SEGMENT_SUFFIX) else file
 
 
+class MeasuredSync(KernelSync):
+    """A KernelSync that measures the syncs of segments, until the loop hears of their end."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        super().__init__()
+        self._metrics = metrics
+        self._begun_s = 0.0
+
+    def start(self, file: File) -> None:
+        super().start(file)
+        self._begun_s = time.perf_counter()
+
+    def finish(self) -> DiskError | None:
+        if self.path.endswith(SEGMENT_SUFFIX):
+            self._metrics.fsync_seconds.observe(time.perf_counter() - self._begun_s)
+        return super().finish()
+
+
 class MeasuredFile(PosixFile):
     """A PosixFile that measures the time of its writes and syncs. Its methods keep the promises of PosixFile."""
 
@@ -217,7 +236,7 @@ class MeasuredFile(PosixFile):
 
     @classmethod
     def of(cls, file: PosixFile, metrics: Metrics) -> "MeasuredFile":
-        measured = cls(file._descriptor, file._path)
+        measured = cls(file.descriptor, file.path)
         measured._metrics = metrics
         return measured
 

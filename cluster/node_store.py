@@ -2,11 +2,12 @@
 
 import logging
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from cluster.core.long_poll import AppliedWaiters, WakingStateMachine
-from cluster.metrics import MeasuredDisk, Metrics
+from cluster.metrics import MeasuredDisk, MeasuredSync, Metrics
 from cluster.process.config import NodeConfig
 from raft.storage import Storage
 from store.errors import IndexDamaged, IndexOutdated
@@ -14,9 +15,10 @@ from store.index.index import Index
 from store.log.base import BEGINNING, read_base
 from store.log.commit_log import CommitLog
 from store.log.differs import DiffersMark
-from store.log.disk import Disk
+from store.log.disk import BackgroundSync, Disk
 from store.log.errors import REPAIR_ADVICE, DiskError
 from store.log.hard_state import HardState
+from store.log.watermarks import FILE_NAME as WATERMARKS_FILE
 from store.log.watermarks import Watermarks
 from store.snapshots.install import IndexDirectories, SnapshotStore, finish_install
 
@@ -61,6 +63,7 @@ class NodeStore:
             self._watermarks,
             SnapshotStore(disk, directory, self._index, places),
             DiffersMark(disk, directory),
+            partial(_background_sync, config, metrics, disk, directory),
         )
 
     def close(self) -> None:
@@ -77,6 +80,23 @@ class NodeStore:
             self._index.close()
         except DiskError as error:
             logger.warning("the index was not brought to disk: %s; the log has the missing entries", error)
+
+
+def _background_sync(config: NodeConfig, metrics: Metrics, disk: Disk, directory: str) -> BackgroundSync | None:
+    """Return what syncs the log in the background, proven on a file of the data directory; None if a thread does."""
+    if config.log_sync == "thread":
+        logger.info("the log is synced by a thread, as log_sync says")
+        return None
+    proof = disk.open(f"{directory}/{WATERMARKS_FILE}")
+    try:
+        background = MeasuredSync.proven_on(proof, metrics)
+    except (OSError, DiskError) as error:
+        logger.info("the log is synced by a thread: the kernel cannot do it in the background (%s)", error)
+        return None
+    finally:
+        proof.close()
+    logger.info("the log is synced by the kernel in the background")
+    return background
 
 
 def _open_index(path: Path, disk: Disk) -> Index:

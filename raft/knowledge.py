@@ -126,7 +126,7 @@ class Knowledge:
 
     def write(self, committed_index: int) -> bool:
         """Note `committed_index`, up to which this node's own log is committed, and all changed marks. Returns True at
-        most once a second, when the caller has to ask the sync thread to make the file durable. Raises DiskError.
+        most once a second, when the caller has to request a sync. Raises DiskError.
         """
         self._file.note_commit(committed_index, *self.committed)
         at_s = now()

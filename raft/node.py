@@ -26,7 +26,8 @@ from raft.proposals import ProposalQueue, Proposed, awaited
 from raft.replication.commit_notice import CommitNotice
 from raft.snapshots.snapshots import SnapshotCounts
 from raft.storage import Storage
-from raft.sync_thread import SyncThread
+from raft.syncing.log_sync import LogSync
+from raft.syncing.syncers import syncer_of
 from store.commands.entry import Proposal
 from store.features import UnknownFeatureLevel
 from store.log.errors import DiskFull
@@ -50,6 +51,7 @@ class RaftNode:
         self.config, self.node_id = config, config.node_id
         self.state_machine = state_machine = storage.state_machine
         self._log, self._watermarks = storage.log, storage.watermarks
+        self._open_background_sync = storage.background_sync
         self._on_fatal = events.on_fatal
         self._on_outdated = events.on_outdated or events.on_fatal
         self._failed = self._stopping = self._handing_over = self._is_going_on = False
@@ -214,12 +216,8 @@ class RaftNode:
     async def start(self) -> None:
         """Listen, dial the peers and start ticking. Raises OSError when the address cannot be bound."""
         self._loop = asyncio.get_running_loop()
-        self._sync_thread = SyncThread(
-            self._log,
-            self._watermarks,
-            on_synced=lambda took_s: self._loop.call_soon_threadsafe(self._after_sync, took_s),
-            on_failed=lambda error: self._loop.call_soon_threadsafe(self._sync_failed, error),
-        )
+        syncer = syncer_of(self._loop, self._open_background_sync())
+        self._log_sync = LogSync(self._log, self._watermarks, syncer, self._after_sync, self._sync_failed)
         await self._transport.start()
         self._ticker = asyncio.create_task(self._tick_for_ever())
 
@@ -237,7 +235,7 @@ class RaftNode:
         await asyncio.gather(self._ticker, return_exceptions=True)
         await self._transport.stop()
         self._failed = True  # nothing of what still arrives is for us
-        await asyncio.to_thread(self._sync_thread.stop)
+        await self._log_sync.stop()
 
     # --- membership --------------------------------------------------------------------------------------------
 
@@ -317,7 +315,7 @@ class RaftNode:
         except Exception as error:
             self._fail_with(error)
             raise
-        self._sync_thread.request()
+        self._log_sync.request()
         return index
 
     # --- driving -----------------------------------------------------------------------------------------------
@@ -341,7 +339,7 @@ class RaftNode:
 
     def _after_event(self) -> None:
         if self._log.synced_index < self._log.last_index:
-            self._sync_thread.request()
+            self._log_sync.request()
             if self._state.role != LEADER:
                 return  # the tick comes with the sync's end; now it would keep the GIL from the sync thread
         # What piles up is done once, in the next turn of the loop; a commit, for which somebody waits, at once.
@@ -387,14 +385,14 @@ class RaftNode:
                 self.feature_levels.tick()
             # before any answer leaves that goes by what was committed now: they are written in a later turn of the loop
             if self._state.knowledge.write(self._state.commit_index):
-                self._sync_thread.request()
+                self._log_sync.request()
         except DiskFull as error:
             log.warning("this step of the node ended early, and the next one tries again: %s", error)
         except Exception as error:
             self._fail_with(error)
             return
         if self._log.synced_index < self._log.last_index:
-            self._sync_thread.request()
+            self._log_sync.request()
         if self._state.last_applied != applied_before:
             self._applied_listeners.tell()
         if self._raft.applier.has_unapplied:

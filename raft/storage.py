@@ -1,9 +1,11 @@
 """Storage of one node on its disk, as its owner has opened it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from store.log.commit_log import CommitLog
 from store.log.differs import DiffersMark
+from store.log.disk import BackgroundSync
 from store.log.hard_state import HardState
 from store.log.watermarks import Watermarks
 from store.snapshots.install import SnapshotStore
@@ -22,3 +24,5 @@ class Storage:
     """Without it the node neither sends nor takes snapshots."""
     differs: DiffersMark | None = None
     """Without it the node forgets with its process that its replica differs."""
+    background_sync: Callable[[], BackgroundSync | None] = lambda: None
+    """Opens what syncs the log for the node, which closes it; a thread does when it returns None."""

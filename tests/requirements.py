@@ -17,6 +17,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, NoReturn
 
+from raft.syncing.kernel_sync import KernelSync
+from store.log.disk import PosixFile
+from store.log.errors import DiskError
+
 REPOSITORY: Final = Path(__file__).parents[1]
 NO_SKIP_VARIABLE: Final = "TESTS_MAY_NOT_SKIP"
 """Set by .ci/run where everything can be had: what is missing then fails the tests that need it."""
@@ -190,6 +194,15 @@ def _no_tracing() -> str | None:
             victim.wait()
 
 
+def _no_kernel_sync() -> str | None:
+    with tempfile.NamedTemporaryFile() as file:
+        try:
+            KernelSync.proven_on(PosixFile(file.fileno(), file.name)).close()
+        except (OSError, DiskError) as error:
+            return str(error)
+    return None
+
+
 def _no_build_backend() -> str | None:
     """Return why `make dist` cannot install the locked build backend anew, from the package index or pip's cache; None
     when it can.
@@ -207,6 +220,8 @@ OPENSSL: Final = Requirement("bash", "openssl")
 ANSIBLE: Final = Requirement("ansible-playbook")
 OVERLAY: Final = Requirement("unshare", "mount", attempt=_no_overlay)
 """Roots of their own for programs, made of this machine's."""
+KERNEL_SYNC: Final = Requirement(attempt=_no_kernel_sync)
+"""Linux AIO, on the file system of temporary files."""
 BUILDING: Final = Requirement("git", attempt=_no_build_backend)
 DYING_WITH_PARENT: Final = Requirement("setpriv")
 CHROMIUM: Final = Requirement("chromium", "chromedriver")

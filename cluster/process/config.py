@@ -232,6 +232,13 @@ class NodeConfig(CredentialOptions, frozen=True, kw_only=True, forbid_unknown_fi
             "retention alone holds them.",
         ),
     ] = 1 << 30
+    log_sync: Annotated[
+        Literal["auto", "thread"],
+        Meta(
+            description="Who syncs the log: with auto the kernel in the background (Linux AIO) where it can, and a "
+            "thread of the node elsewhere; with thread always the thread."
+        ),
+    ] = "auto"
     scrub_bytes_per_s: Annotated[
         int,
         Meta(

@@ -1,9 +1,8 @@
 """The commit log: the Raft log on disk. Layout and recovery: docs/log-format.md.
 
-Threads: one thread may run `sync` at a time while the loop thread does everything else. They share no lock. Each
-attribute that both threads use has one writer and is replaced as a whole (`_written`, `_loop_synced`,
-`_thread_synced`), so with the GIL a reader sees an old or a new value, never a mixture. A truncation starts a new
-epoch; results of a sync that began in an older epoch are ignored.
+The log belongs to one thread. A sync of it has a beginning and an end, and between the two its owner goes on appending,
+cutting and rolling over, while the kernel or another thread syncs the file that `begin_sync` named. A truncation starts
+a new epoch; what a sync that began in an older epoch has synced does not count.
 """
 
 from __future__ import annotations
@@ -32,16 +31,11 @@ NOOP_RESERVE_BYTES = 64 * 1024  # behind the end of each segment: room for no-op
 _JOIN_BYTES_MAX = 256 * 1024  # up to here, copying a payload behind its header is cheaper than a second write
 
 
-class _Written(NamedTuple):
-    """The part of the log that a sync starting now makes durable."""
+class SyncRun(NamedTuple):
+    """A sync under way, and what it makes durable: all records up to `index`, which end at `position`."""
 
-    epoch: int
-    file: File  # the sync thread's own handle of the active segment; sealed segments are synced already
-    index: int  # type: ignore[assignment]  # hides tuple.index
-    position: int
-
-
-class _Synced(NamedTuple):
+    file: File
+    """The handle that is synced, which nothing else uses; earlier segments are synced already."""
     epoch: int
     index: int  # type: ignore[assignment]  # hides tuple.index
     position: int
@@ -64,9 +58,8 @@ class CommitLog:
         self.chain = LogChain(self._segments, self._reader)
         self.places = LogPlaces(self._segments, self._reader)
         self._failure: str | None = None
-        self._sync_running = False
-        self._retired: list[File] = []  # sync handles that a running sync may still use
-        epoch = self._mark.epoch + 1
+        self._sync_run: SyncRun | None = None
+        self._epoch = self._mark.epoch + 1
         if not self._segments.segments:
             prepare_segment(disk, directory, segment_bytes + NOOP_RESERVE_BYTES)
             self._segments.add(publish_segment(disk, directory, self.base.position, self.first_index))
@@ -81,9 +74,12 @@ class CommitLog:
             self.last_term = self._reader.term_at(self.last_index)
         self._limit = 0  # position up to which an ordinary record needs no allocation; the no-op reserve lies behind it
         self._allocated = 0
-        self._loop_synced = self._thread_synced = _Synced(epoch, self.last_index, self.end_position)
-        self._written = _Written(epoch, disk.open(active.path), self.last_index, self.end_position)
-        self._mark.set_floor(epoch, self.end_position)
+        self.synced_index = self.last_index
+        """Index up to which every record is on disk. Never moves back except by `truncate_from`."""
+        self.synced_position = self.end_position
+        """Position below which every byte is on disk."""
+        self._sync_file = disk.open(active.path)  # of its own: a failed write-back is reported once to each handle
+        self._mark.set_floor(self._epoch, self.end_position)
 
     @classmethod
     def open(
@@ -120,23 +116,6 @@ class CommitLog:
     def first_index(self) -> int:
         return self.base.index + 1
 
-    @property
-    def synced_index(self) -> int:
-        """Index up to which every record is on disk. Never moves back except by `truncate_from`."""
-        by_loop, by_thread = self._loop_synced, self._thread_synced  # as in _synced, without a call: a hot path
-        return by_loop[1] if by_thread[0] != by_loop[0] or by_thread[1] < by_loop[1] else by_thread[1]
-
-    @property
-    def synced_position(self) -> int:
-        """Position below which every byte is on disk."""
-        return self._synced()[2]
-
-    def _synced(self) -> _Synced:
-        by_loop, by_thread = self._loop_synced, self._thread_synced
-        if by_thread[0] != by_loop[0] or by_thread[1] < by_loop[1]:
-            return by_loop
-        return by_thread
-
     # Writing
 
     def append(self, index: int, term: int, kind: int, payload: bytes) -> int:
@@ -157,7 +136,7 @@ class CommitLog:
         active = self._segments.active
         assert active.index is not None
         assert active.file is not None
-        header = encode_header(kind, len(payload), crc32c(payload), index, term, position, self._synced()[2])
+        header = encode_header(kind, len(payload), crc32c(payload), index, term, position, self.synced_position)
         offset = position - active.start
         try:
             if size <= _JOIN_BYTES_MAX:
@@ -170,31 +149,55 @@ class CommitLog:
         active.index.append(size, term, header)
         self._reader.tail.append(Entry(payload, index, term, kind, position))
         self.last_index, self.last_term, self.end_position = index, term, position + size
-        epoch, file, _, _ = self._written
-        self._written = _Written(epoch, file, index, position + size)
         return position
 
     def sync(self) -> int:
-        """Blocks until all records appended before the call are durable; returns `synced_index` as of then.
+        """Blocks until all records are durable; returns `synced_index`. No other sync may be under way.
 
-        May run in one thread beside the loop. A truncation during the call makes the returned value stale: the loop
-        uses `synced_index` instead. Raises `LogFailed` when the sync or anything before it failed; then the log
-        promises nothing any more.
+        Raises `LogFailed` when the sync or anything before it failed; then the log promises nothing any more.
+        """
+        run = self.begin_sync()
+        if run is not None:
+            failed = None
+            try:
+                run.file.fdatasync()
+            except DiskError as error:
+                failed = error
+            self.end_sync(failed)
+        return self.synced_index
+
+    def begin_sync(self) -> SyncRun | None:
+        """Begins a sync of all records, and returns it; None when all of them are durable. Its owner calls `fdatasync`
+        of its file once, in whatever thread, and then `end_sync`, whatever else it calls in between. No other sync may
+        be under way.
+
+        Raises `LogFailed` when anything before it failed.
         """
         self._raise_if_failed()
-        self._sync_running = True  # before looking at `_written`: from here on its file is not closed
-        try:
-            epoch, file, index, position = self._written
-            if position > self._synced().position:
-                file.fdatasync()
-                self._raise_if_failed()
-                self._mark.set_progress(epoch, position)
-                self._thread_synced = _Synced(epoch, index, position)
-        except DiskError as error:
+        assert self._sync_run is None, "a sync of the log is under way"
+        if self.end_position > self.synced_position:
+            self._sync_run = SyncRun(self._sync_file, self._epoch, self.last_index, self.end_position)
+        return self._sync_run
+
+    def end_sync(self, error: BaseException | None = None) -> None:
+        """Ends the sync under way: its records are durable, unless its `fdatasync` raised `error` or the log was cut
+        meanwhile.
+
+        Raises `LogFailed` when the sync or anything before it failed; then the log promises nothing any more.
+        """
+        run, self._sync_run = self._sync_run, None
+        assert run is not None, "no sync of the log is under way"
+        if run.file is not self._sync_file:  # replaced meanwhile
+            run.file.close()
+        if error is not None:
             self._fail(error)
-        finally:
-            self._sync_running = False
-        return self.synced_index
+        self._raise_if_failed()
+        if run.epoch == self._epoch and run.position > self.synced_position:
+            try:
+                self._mark.set_progress(run.epoch, run.position)
+            except DiskError as marking:
+                self._fail(marking)
+            self.synced_index, self.synced_position = run.index, run.position
 
     def truncate_from(self, index: int) -> None:
         """Removes record `index` and all after it, durable on return.
@@ -209,11 +212,11 @@ class CommitLog:
             return
         position = self._reader.position_of(index)
         last_term = self.term_at(index - 1)
-        synced = self._synced()
-        epoch = synced.epoch + 1
-        self._loop_synced = _Synced(epoch, min(synced.index, index - 1), min(synced.position, position))
+        self._epoch += 1
+        self.synced_index = min(self.synced_index, index - 1)
+        self.synced_position = min(self.synced_position, position)
         try:
-            self._mark.set_floor(epoch, min(synced.position, position))  # or recovery would take the cut for a loss
+            self._mark.set_floor(self._epoch, self.synced_position)  # or recovery would take the cut for a loss
             cut_log(self._disk, self._segments, position)
             sync_file = self._disk.open(self._segments.active.path)
         except DiskError as error:
@@ -223,8 +226,8 @@ class CommitLog:
         active.index.truncate(index)
         self._reader.truncate(index)
         self.last_index, self.last_term, self.end_position = index - 1, last_term, position
-        self._replace_sync_file(epoch, sync_file)
-        self._loop_synced = _Synced(epoch, index - 1, position)
+        self._replace_sync_file(sync_file)
+        self.synced_index, self.synced_position = index - 1, position
         try:
             self._restore_allocation()
         except DiskError as error:
@@ -258,21 +261,18 @@ class CommitLog:
         return base
 
     def close(self) -> None:
-        """Syncs the log and closes its files. No `sync` may be running, and no method may be called afterwards.
+        """Syncs the log and closes its files. No sync may be under way, and no method may be called afterwards.
 
         Raises `LogFailed` as `sync` does; the files are closed all the same.
         """
         try:
             if self._failure is None:
                 self.sync()
-                synced = self._synced()
-                self._mark.set_floor(synced.epoch, synced.position)
+                self._mark.set_floor(self._epoch, self.synced_position)
         except DiskError as error:
             self._fail(error)
         finally:
-            for file in [*self._retired, self._written.file]:
-                file.close()
-            self._retired.clear()
+            self._sync_file.close()
             self._mark.close()
             self._segments.close()
 
@@ -346,7 +346,7 @@ class CommitLog:
         if self._failure is not None:
             raise LogFailed(self._failure)
 
-    def _fail(self, error: DiskError) -> NoReturn:
+    def _fail(self, error: BaseException) -> NoReturn:
         if self._failure is None:
             self._failure = f"the commit log stopped: {error}"
         raise LogFailed(self._failure) from error
@@ -380,17 +380,16 @@ class CommitLog:
     def _roll_over(self, segment_bytes: int) -> None:
         """Seals the active segment and begins the next one. Raises `DiskFull` with nothing changed."""
         prepare_segment(self._disk, self._directory, segment_bytes + NOOP_RESERVE_BYTES)
-        epoch = self._loop_synced.epoch
         try:
             seal_active(self._segments)
-            self._mark.set_floor(epoch, self.end_position)
+            self._mark.set_floor(self._epoch, self.end_position)
             segment = publish_segment(self._disk, self._directory, self.end_position, self.last_index + 1)
             sync_file = self._disk.open(segment.path)
         except DiskError as error:  # DiskFull as well: the sealed segment may not be written to, and no other exists
             self._fail(error)
         self._segments.add(segment)
-        self._loop_synced = _Synced(epoch, self.last_index, self.end_position)
-        self._replace_sync_file(epoch, sync_file)
+        self.synced_index, self.synced_position = self.last_index, self.end_position
+        self._replace_sync_file(sync_file)
         self._note_allocation(segment_bytes)
 
     def _restore_allocation(self) -> None:
@@ -407,11 +406,8 @@ class CommitLog:
         self._limit = self._segments.active.start + segment_bytes
         self._allocated = self._limit + NOOP_RESERVE_BYTES
 
-    def _replace_sync_file(self, epoch: int, file: File) -> None:
-        """Makes later syncs use `file`. The old file is closed once no sync can be using it."""
-        self._retired.append(self._written.file)
-        self._written = _Written(epoch, file, self.last_index, self.end_position)
-        if not self._sync_running:  # checked after `_written` was replaced: a sync that starts now uses the new file
-            for retired in self._retired:
-                retired.close()
-            self._retired.clear()
+    def _replace_sync_file(self, file: File) -> None:
+        """Makes later syncs use `file`. The old file stays open for the sync under way, if there is one."""
+        if self._sync_run is None or self._sync_run.file is not self._sync_file:
+            self._sync_file.close()
+        self._sync_file = file

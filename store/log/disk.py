@@ -6,7 +6,7 @@ The simulation and the crash tests pass their own disk, which loses unsynced wri
   durable only after `fdatasync` of any of these `File`s returned.
 * Names (`open(create=True)`, `rename`, `unlink`) are durable only after `sync_directory` of their directory returned.
 * Each `File` reports a failed write-back to its own next `fdatasync`, as Linux does per open file description: that
-  is why the loop and the sync thread hold different `File`s of the same path.
+  is why appends and syncs have different `File`s of the same path.
 
 Errors are `DiskError`, or `DiskFull` when space ran out.
 """
@@ -62,6 +62,27 @@ class File(Protocol):
     def close(self) -> None: ...
 
 
+class BackgroundSync(Protocol):
+    """Syncs one file at a time without a thread of ours."""
+
+    descriptor: int
+    """Becomes readable when the sync under way has ended."""
+
+    def start(self, file: File) -> None:
+        """Begins what `fdatasync` of the file does, for everything written before the call. The file stays open until
+        `finish`.
+
+        Raises `DiskError`, with nothing begun.
+        """
+        ...
+
+    def finish(self) -> DiskError | None:
+        """Returns how the sync that has ended ended: None, or what `fdatasync` would have raised."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class Disk(Protocol):
     """The file system that holds the store's files."""
 
@@ -105,45 +126,45 @@ def _translated(operation: str, path: str) -> Iterator[None]:
 class PosixFile:
     """An open file of the operating system; it owns one file descriptor."""
 
-    __slots__ = ("_descriptor", "_path")
+    __slots__ = ("descriptor", "path")
 
     def __init__(self, descriptor: int, path: str) -> None:
-        self._descriptor = descriptor
-        self._path = path
+        self.descriptor = descriptor
+        self.path = path
 
     def pread(self, length: int, position: int) -> bytes:
         try:
-            data = os.pread(self._descriptor, length, position)
+            data = os.pread(self.descriptor, length, position)
             if len(data) == length or not data:
                 return data
             parts = [data]
             got = len(data)
             while got < length:  # Linux returns at most 2 GiB at once, and signals may cut a read short
-                data = os.pread(self._descriptor, length - got, position + got)
+                data = os.pread(self.descriptor, length - got, position + got)
                 if not data:
                     break
                 parts.append(data)
                 got += len(data)
             return b"".join(parts)
         except OSError as error:
-            raise disk_error("read", self._path, error) from error
+            raise disk_error("read", self.path, error) from error
 
     def pwrite(self, data: Buffer, position: int) -> None:
         try:
-            written = os.pwrite(self._descriptor, data, position)
+            written = os.pwrite(self.descriptor, data, position)
             total = len(data)
             while written < total:
-                written += os.pwrite(self._descriptor, memoryview(data)[written:], position + written)
+                written += os.pwrite(self.descriptor, memoryview(data)[written:], position + written)
         except OSError as error:
-            raise disk_error("write", self._path, error) from error
+            raise disk_error("write", self.path, error) from error
 
     def fdatasync(self) -> None:
-        with _translated("fdatasync", self._path):
-            os.fdatasync(self._descriptor)
+        with _translated("fdatasync", self.path):
+            os.fdatasync(self.descriptor)
 
     def truncate(self, size: int) -> None:
-        with _translated("truncate", self._path):
-            os.ftruncate(self._descriptor, size)
+        with _translated("truncate", self.path):
+            os.ftruncate(self.descriptor, size)
 
     def allocate(self, position: int, length: int) -> None:
         if length <= 0:
@@ -151,29 +172,29 @@ class PosixFile:
         size_before = self.size()
         try:
             try:
-                os.posix_fallocate(self._descriptor, position, length)
+                os.posix_fallocate(self.descriptor, position, length)
             except OSError as error:
                 if error.errno not in _NO_FALLOCATE:
                     raise
                 self._write_zeros(position, length)
         except OSError as error:
             with contextlib.suppress(OSError):  # the error that matters is the first one
-                os.ftruncate(self._descriptor, size_before)
-            raise disk_error("allocate", self._path, error) from error
+                os.ftruncate(self.descriptor, size_before)
+            raise disk_error("allocate", self.path, error) from error
 
     def _write_zeros(self, position: int, length: int) -> None:
         zeros = bytes(min(length, _ZERO_CHUNK_BYTES))
         end = position + length
         while position < end:
-            position += os.pwrite(self._descriptor, zeros[: end - position], position)
+            position += os.pwrite(self.descriptor, zeros[: end - position], position)
 
     def size(self) -> int:
-        with _translated("stat", self._path):
-            return os.fstat(self._descriptor).st_size
+        with _translated("stat", self.path):
+            return os.fstat(self.descriptor).st_size
 
     def close(self) -> None:
-        with _translated("close", self._path):
-            os.close(self._descriptor)
+        with _translated("close", self.path):
+            os.close(self.descriptor)
 
 
 class PosixDisk:

@@ -1,9 +1,9 @@
 """The `synced` file: a lower bound of the durable log position, by which recovery tells damage from a torn tail.
 
-Two slots in different sectors have one writer each, so that no lock is needed:
+Two slots in different sectors:
 
-* the loop writes the *floor* and syncs it: at open, at rollover and before a truncation cuts anything;
-* the sync thread writes the *progress* after each sync and does not sync it.
+* the *floor* is written and synced at open, at rollover and before a truncation cuts anything;
+* the *progress* is written after each sync and not synced.
 
 Both carry an epoch, which every truncation raises. Progress whose epoch differs from the floor's is ignored: it comes
 from a sync that ran while the log was truncated. An unreadable floor makes the mark 0: less damage is detected, no data
@@ -66,12 +66,12 @@ class SyncedMark:
         return cls(file)
 
     def set_floor(self, epoch: int, position: int) -> None:
-        """Writes the floor, durably on return. Called by the loop."""
+        """Writes the floor, durably on return."""
         self._file.pwrite(_encode(epoch, position), _FLOOR_OFFSET)
         self._file.fdatasync()
 
     def set_progress(self, epoch: int, position: int) -> None:
-        """Writes the progress, which is a hint and not durable on return. Called by the sync thread."""
+        """Writes the progress, which is a hint and not durable on return."""
         self._file.pwrite(_encode(epoch, position), _PROGRESS_OFFSET)
 
     def close(self) -> None:

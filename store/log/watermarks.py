@@ -47,14 +47,14 @@ class PeerMark(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class Watermarks:
-    """The open `watermarks` file. Loop-only except for `sync`. After an error (DiskError) the node must stop."""
+    """The open `watermarks` file. After an error (DiskError) the node must stop."""
 
     def __init__(self, file: File) -> None:
         self._file = file
         self._marks_written = b""
         self._is_dirty = False
         self.sync_wanted = False
-        """True asks the next sync of the log to call `sync` as well."""
+        """True asks for a sync after the next one of the log."""
         self.committed_index, self.known_term, self.known_index, self.cut_term = _read_commits(file)
         self.marks = _read_marks(file)
         """The marks as they were when the file was opened."""
@@ -111,11 +111,18 @@ class Watermarks:
         return self._is_dirty
 
     def sync(self) -> None:
-        """Makes everything written before the call durable. Called by the sync thread, or while no sync thread runs."""
+        """Makes everything written before the call durable. No other sync may be under way."""
+        file = self.begin_sync()
+        if file is not None:
+            file.fdatasync()
+
+    def begin_sync(self) -> File | None:
+        """Returns the file whose `fdatasync` makes everything written so far durable; None when that is durable."""
         self.sync_wanted = False
-        if self._is_dirty:
-            self._is_dirty = False  # before the sync, which may not cover writes from here on
-            self._file.fdatasync()
+        if not self._is_dirty:
+            return None
+        self._is_dirty = False  # before the sync, which may not cover writes from here on
+        return self._file
 
     def close(self) -> None:
         """Closes the file without syncing it. No method may be called afterwards."""

@@ -136,8 +136,12 @@ def forgets_checks() -> None:
 
 
 def survives_failed_sync() -> None:
+    from raft.syncing.kernel_sync import KernelSync
     from store.log.disk import PosixDisk, PosixFile
     from store.log.errors import DiskError
+
+    def not_here(*_arguments: Any) -> None:
+        raise OSError("every sync goes the way that is broken")
 
     def sync_or_not(sync: Callable[..., None]) -> Callable[..., None]:
         def sync_and_forget(*arguments: Any) -> None:
@@ -147,6 +151,7 @@ def survives_failed_sync() -> None:
         return sync_and_forget
 
     _replace(PosixFile, "fdatasync", sync_or_not(PosixFile.fdatasync))
+    _replace(KernelSync, "__init__", not_here)
     _replace(PosixDisk, "sync_directory", sync_or_not(PosixDisk.sync_directory))
 
 

@@ -50,6 +50,11 @@ class ClusterSettings(msgspec.Struct, frozen=True):
     """Name of the nodes' defect (tests/chaos/broken.py); None for correct nodes."""
 
 
+def syncs_by_thread(node_id: int) -> bool:
+    """Return whether the node has a thread that syncs its log, as every other node has; elsewhere the kernel does."""
+    return node_id % 2 == 1
+
+
 class ChaosCluster:
     """Owns `nodes` real brokers, and calls `event(kind, text)` when something happens to them."""
 
@@ -141,6 +146,8 @@ class ChaosCluster:
             "--insecure-http",
         ]
         node.arguments += self._settings.options
+        if syncs_by_thread(node.node_id):
+            node.arguments += ["--log-sync", "thread"]
 
     def _break(self, node: ChaosNode) -> None:
         if self._settings.broken is not None:

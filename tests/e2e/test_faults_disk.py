@@ -12,7 +12,7 @@ import pytest
 from cluster.process.exit_codes import ExitCode
 from store.index.index import Index
 from store.log.errors import DiskError, DiskFull
-from tests.e2e.cluster_process import ClusterProcess, NodeProcess, Reply, wait_for
+from tests.e2e.cluster_process import OPTIONS, ClusterProcess, NodeProcess, Reply, wait_for
 from tests.e2e.small_disk import DISK_BYTES, MIB, fill
 from tests.e2e.test_retention import log_bytes
 from tests.requirements import TRACING
@@ -143,7 +143,8 @@ def test_writes_stop_before_the_disk_is_full(tmp_path: Path) -> None:
 
 def inject(node: NodeProcess, what: str) -> "subprocess.Popen[bytes]":
     """Attach strace to the running node."""
-    command = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync", "-e", f"inject={what}"]
+    call = what.partition(":")[0]
+    command = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}", "-e", f"inject={what}"]
     tracer = subprocess.Popen([*command, "-p", str(node.pid)], stderr=subprocess.PIPE)
 
     def attached() -> bool:
@@ -155,6 +156,11 @@ def inject(node: NodeProcess, what: str) -> "subprocess.Popen[bytes]":
 
     wait_for(attached, "strace to attach")
     return tracer
+
+
+def sync_call(node: NodeProcess) -> str:
+    """Return the system call by which the node syncs its log."""
+    return "io_submit" if "the log is synced by the kernel" in node.output() else "fdatasync"
 
 
 @pytest.mark.parametrize(("error", "kind"), [("EIO", "DiskError"), ("EROFS", "DiskError"), ("EDQUOT", "DiskFull")])
@@ -170,13 +176,14 @@ def test_an_index_on_a_disk_that_fails_is_not_called_damaged(tmp_path: Path, err
     assert os.strerror(getattr(errno, error)) in last
 
 
-def test_a_failed_fsync_stops_the_node_and_loses_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("log_sync", ["auto", "thread"])
+def test_a_failed_fsync_stops_the_node_and_loses_nothing(tmp_path: Path, log_sync: str) -> None:
     TRACING.require()
-    with ClusterProcess(tmp_path, nodes=3) as cluster:
+    with ClusterProcess(tmp_path, nodes=3, options=(*OPTIONS, "--log-sync", log_sync)) as cluster:
         leader = cluster.wait_leader()
         assert leader.request("PUT", "/v1/topics/disk", payload={"queues": 1}).status == 201
         acknowledged = [key for key in (f"k{n}" for n in range(10)) if send(leader, key).status == 200]
-        tracer = inject(leader, "fdatasync:error=EIO:when=1+")
+        tracer = inject(leader, f"{sync_call(leader)}:error=EIO:when=1+")
         try:
             with pytest.raises(OSError):  # noqa: PT011 - reset, closed or timed out: it ends before it can answer
                 send(leader, "last")

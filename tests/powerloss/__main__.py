@@ -104,7 +104,9 @@ def _run_epochs(
 ) -> None:
     """Run epochs until all cycles are done or a violation is found."""
     rng = random.Random(tally.seed)
-    environment = {"PYTHONPATH": str(Path(__file__).parent / settings.broken)} if settings.broken else {}
+    environment = {}
+    if settings.broken:  # what it breaks are calls of Python
+        environment = {"PYTHONPATH": str(Path(__file__).parent / settings.broken), "KEELMQ_LOG_SYNC": "thread"}
     cycles = settings.epoch
     with_retention = settings.retention == "always"
     if settings.retention == "alternate":

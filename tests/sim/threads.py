@@ -1,4 +1,4 @@
-"""The sync thread's threading primitives on fibers: `raft/sync_thread.py` runs unchanged, but deterministically."""
+"""Threading primitives on fibers: `ThreadSyncer` of `raft/syncing/syncers.py` runs unchanged, but deterministically."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any, Protocol
 from unittest import mock
 
-import raft.sync_thread
+import raft.syncing.syncers
 
 from .fiber import Fiber
 
@@ -70,7 +70,7 @@ class SimThread:
 @contextmanager
 def simulated_threads() -> Iterator[None]:
     with (
-        mock.patch.object(raft.sync_thread, "threading", SimpleNamespace(Thread=SimThread)),
-        mock.patch.object(raft.sync_thread, "queue", SimpleNamespace(SimpleQueue=SimQueue)),
+        mock.patch.object(raft.syncing.syncers, "threading", SimpleNamespace(Thread=SimThread)),
+        mock.patch.object(raft.syncing.syncers, "queue", SimpleNamespace(SimpleQueue=SimQueue)),
     ):
         yield

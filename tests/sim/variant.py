@@ -25,7 +25,8 @@ class Variant:
     """A way to break nodes. `breaks` describes the defect; `invariant` is the promise that it breaks
     (docs/invariants.md; 0: only progress).
 
-    `rare` says that few seeds bring together all that is needed to see the damage.
+    `rare` says that few seeds bring together all that is needed to see the damage, and `first_seed` from which on they
+    were found to.
     """
 
     name: str = "safe"
@@ -33,6 +34,7 @@ class Variant:
     invariant: int = 0
     swaps: tuple[Swap, ...] = ()
     rare: bool = False
+    first_seed: int = 0
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -49,8 +51,8 @@ class Variant:
 SAFE = Variant()
 
 
-def mutant(invariant: int, *swaps: Swap, rare: bool = False) -> Variant:
+def mutant(invariant: int, *swaps: Swap, rare: bool = False, first_seed: int = 0) -> Variant:
     """Return a broken variant, named after its first part and described by that part's docstring."""
     part = swaps[0].part
     name = re.sub(r"(?<!^)(?=[A-Z])|_", "-", part.__name__).lower()
-    return Variant(name, " ".join(part.__doc__.split()), invariant, swaps, rare)
+    return Variant(name, " ".join(part.__doc__.split()), invariant, swaps, rare, first_seed)

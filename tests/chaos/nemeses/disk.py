@@ -15,11 +15,13 @@ from typing import Final
 from cluster.process.exit_codes import ExitCode
 from store.log.disk import PosixDisk
 from store.log.hard_state import HardState
-from tests.chaos.cluster import DISK_BYTES, EXITS_WHEN_FULL, ChaosCluster
+from tests.chaos.cluster import DISK_BYTES, EXITS_WHEN_FULL, ChaosCluster, syncs_by_thread
 from tests.chaos.nemeses.fault import FaultKind, follower_or_any, joined, leader_or_any
 from tests.chaos.node import die_with_parent
 from tests.chaos.violations import Kind
 
+SYNC_CALLS: Final = "fdatasync,fsync"
+BACKGROUND_SYNC_CALL: Final = "io_submit"
 ROOM_BYTES: Final = (0, 1 << 12, 1 << 16, 1 << 18)
 RESIZE_ATTEMPTS: Final = 20
 DELAY_MS: Final = (10, 300)
@@ -61,17 +63,17 @@ class Full:
 
 
 class _Injection:
-    """Owns strace attached to one node, which changes the effect of its fsync and fdatasync calls."""
+    """Owns strace attached to one node, which changes the effect of its calls to sync a file."""
 
-    def __init__(self, cluster: ChaosCluster, node_id: int, effect: str) -> None:
+    def __init__(self, cluster: ChaosCluster, node_id: int, calls: str, effect: str) -> None:
         self._pid = cluster.nodes[node_id].pid
-        self._effect = effect
+        self._calls, self._effect = calls, effect
         self._trace = cluster.directory / f"node{node_id}.strace"
         self._process: asyncio.subprocess.Process | None = None
 
     async def attach(self) -> bool:
         """Attach strace; returns False when the process is gone before the first call could be changed."""
-        calls = "fdatasync,fsync"
+        calls = self._calls
         command = [*die_with_parent(), "strace", "-q", "-f", "-p", str(self._pid), "-o", str(self._trace)]
         command += ["-e", f"trace={calls}", "-e", f"inject={calls}:{self._effect}"]
         quiet = asyncio.subprocess.DEVNULL
@@ -98,7 +100,9 @@ class _Injection:
 
 
 class SlowSync:
-    """Each fdatasync of a node takes longer by a fixed time."""
+    """Each fdatasync of a node takes longer by a fixed time. The node syncs by a thread: strace would hold up the loop
+    of a node that has the kernel sync.
+    """
 
     def __init__(self, cluster: ChaosCluster, rng: random.Random) -> None:
         self._cluster, self._rng = cluster, rng
@@ -107,8 +111,10 @@ class SlowSync:
     async def start(self) -> str:
         choose = leader_or_any if self._rng.random() < 0.6 else follower_or_any
         node_id = await choose(self._cluster, self._rng)
+        if not syncs_by_thread(node_id):
+            node_id = self._rng.choice([each for each in self._cluster.ids() if syncs_by_thread(each)])
         delay_ms = self._rng.randint(*DELAY_MS)
-        self._injection = _Injection(self._cluster, node_id, f"delay_enter={delay_ms * 1000}")
+        self._injection = _Injection(self._cluster, node_id, SYNC_CALLS, f"delay_enter={delay_ms * 1000}")
         attached = await self._injection.attach()
         if not attached:
             return f"node {node_id} is down: its disk cannot be slow"
@@ -120,7 +126,7 @@ class SlowSync:
 
 
 class SyncError:
-    """The next fdatasync of a node fails with EIO: the node must stop with FATAL and not acknowledge what it wrote."""
+    """The next sync of a node fails with EIO: the node must stop with FATAL and not acknowledge what it wrote."""
 
     def __init__(self, cluster: ChaosCluster, rng: random.Random) -> None:
         self._cluster, self._rng = cluster, rng
@@ -135,7 +141,7 @@ class SyncError:
         # A node that another fault starts meanwhile meets the error while it opens its files.
         self._cluster.allow_exit(self._node, (ExitCode.FATAL, ExitCode.DATA_DIR_UNUSABLE))
         self._pid = self._cluster.nodes[self._node].pid
-        self._injection = _Injection(self._cluster, self._node, "error=EIO")
+        self._injection = _Injection(self._cluster, self._node, f"{SYNC_CALLS},{BACKGROUND_SYNC_CALL}", "error=EIO")
         attached = await self._injection.attach()
         return f"syncs of node {self._node} fail with EIO{'' if attached else ', and it ended at once'}"
 

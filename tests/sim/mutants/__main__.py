@@ -36,14 +36,16 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         prog="python -m tests.sim.mutants", description=__doc__, epilog=f"Mutants: {', '.join(sorted(MUTANTS))}."
     )
     parser.add_argument("--seeds", type=int, default=SEEDS_MAX, help=f"seeds per mutant at most (default {SEEDS_MAX})")
-    parser.add_argument("--first-seed", type=int, default=0, help="where the seeds begin (default 0)")
+    parser.add_argument(
+        "--first-seed", type=int, help="where the seeds begin (default: 0, or where the mutant is known to be caught)"
+    )
     parser.add_argument(
         "--mutant", action="append", choices=sorted(MUTANTS), metavar="NAME", help="only this one; may be repeated"
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one per core)")
     parser.add_argument("--markdown", action="store_true", help="print the table for docs/reliability.md")
     options = parser.parse_args(arguments)
-    if options.seeds < 1 or options.jobs < 1 or options.first_seed < 0:
+    if options.seeds < 1 or options.jobs < 1 or (options.first_seed or 0) < 0:
         parser.error("--seeds and --jobs must be at least 1, --first-seed at least 0")
     return options
 
@@ -68,8 +70,9 @@ def _hunt_all(report: Report, names: Sequence[str], options: argparse.Namespace)
             yield found
 
 
-def _hunt_named(first_seed: int, seeds: int, name: str) -> Hunt:
-    return hunt(MUTANTS[name], first_seed, seeds)
+def _hunt_named(first_seed: int | None, seeds: int, name: str) -> Hunt:
+    variant = MUTANTS[name]
+    return hunt(variant, variant.first_seed if first_seed is None else first_seed, seeds)
 
 
 def _rows(hunts: Sequence[Hunt]) -> Iterator[tuple[str, ...]]:
@@ -90,7 +93,7 @@ def print_markdown(report: Report, hunts: Sequence[Hunt]) -> None:
         report.text(f"| `{name}` | {breaks} | {invariant} | {caught_by} | {seeds} |")
 
 
-def conclude(report: Report, hunts: Sequence[Hunt], first_seed: int, seeds_max: int) -> int:
+def conclude(report: Report, hunts: Sequence[Hunt], first_seed: int | None, seeds_max: int) -> int:
     """Print the result; return the exit status."""
     missed = [found.mutant for found in hunts if found.caught_by is None]
     slips = [found.mutant for found in hunts if found.slip]

@@ -7,8 +7,8 @@ from raft.library import PinnedSyncObj
 from raft.proposals import ProposalQueue
 from raft.replication.replication import Replication
 from raft.sender import Sender
-from store.log.commit_log import CommitLog
-from store.log.errors import LogFailed
+from store.log.commit_log import CommitLog, SyncRun
+from store.log.errors import DiskError
 from store.log.record import Entry
 from tests.sim.mutants.parts import swap_part
 from tests.sim.variant import Swap, mutant
@@ -53,30 +53,30 @@ class ReceiptNamesEverybody(Replication):
         return tuple(sorted([state.node_id, *filter(state.connected, state.peer_ids)]))
 
 
-_sync = CommitLog.sync
+_begin_sync, _end_sync = CommitLog.begin_sync, CommitLog.end_sync
 
 
-def sync_covers_too_much(log: CommitLog) -> int:
+def sync_covers_too_much(log: CommitLog, error: BaseException | None = None) -> None:
     """Entries that are appended while a sync runs count as synced by it."""
-    _sync(log)
-    log._thread_synced = log._thread_synced._replace(index=log.last_index, position=log.end_position)
-    return log.synced_index
+    if log._sync_run is not None:
+        log._sync_run = log._sync_run._replace(index=log.last_index, position=log.end_position)
+    _end_sync(log, error)
 
 
-def retries_failed_sync(log: CommitLog) -> int:
+def retries_failed_sync(log: CommitLog, error: BaseException | None = None) -> None:
     """A failed fsync is tried again; the second succeeds, and the pages are gone (fsyncgate)."""
-    try:
-        return _sync(log)
-    except LogFailed:
-        log._failure = None
-        return _sync(log)
+    if log._sync_run is not None and isinstance(error, DiskError):
+        log._sync_run.file.fdatasync()
+        error = None
+    _end_sync(log, error)
 
 
-def marks_before_sync(log: CommitLog) -> int:
+def marks_before_sync(log: CommitLog) -> SyncRun | None:
     """The `synced` mark is raised before the sync has returned: a crash in between looks like lost data."""
-    epoch, _, _, position = log._written
-    log._mark.set_progress(epoch, position)
-    return _sync(log)
+    run = _begin_sync(log)
+    if run is not None:
+        log._mark.set_progress(run.epoch, run.position)
+    return run
 
 
 _on_outcome = ProposalQueue._on_outcome
@@ -93,8 +93,8 @@ MUTANTS = (
     mutant(2, swap_part(AcksBeforeSync)),
     mutant(2, swap_part(CountsOwnCopyEarly), swap_part(_CommitsUnsynced)),
     mutant(1, swap_part(ReceiptNamesEverybody)),
-    mutant(2, Swap(CommitLog, "sync", sync_covers_too_much)),
-    mutant(2, Swap(CommitLog, "sync", retries_failed_sync), rare=True),
-    mutant(10, Swap(CommitLog, "sync", marks_before_sync)),
+    mutant(2, Swap(CommitLog, "end_sync", sync_covers_too_much)),
+    mutant(2, Swap(CommitLog, "end_sync", retries_failed_sync), rare=True),
+    mutant(10, Swap(CommitLog, "begin_sync", marks_before_sync)),
     mutant(11, Swap(ProposalQueue, "_on_outcome", answers_in_the_wrong_order)),
 )

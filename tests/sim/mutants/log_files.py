@@ -5,7 +5,7 @@ from unittest import mock
 
 import store.log.commit_log
 from store.log import segment_files
-from store.log.commit_log import CommitLog, _Synced, _Written
+from store.log.commit_log import CommitLog
 from store.log.disk import Disk, File, create_file
 from store.log.hard_state import HardState
 from store.log.segment import Segment
@@ -62,15 +62,19 @@ def cuts_without_lowering_the_mark(log: CommitLog, index: int) -> None:
         _truncate_from(log, index)
 
 
-def counts_a_sync_across_a_cut(log: CommitLog) -> _Synced:
+_end_sync = CommitLog.end_sync
+
+
+def counts_a_sync_across_a_cut(log: CommitLog, error: BaseException | None = None) -> None:
     """A sync that ran while the log was cut vouches for the entries that came in the place of those it synced."""
-    return max(log._loop_synced, log._thread_synced, key=lambda synced: synced.index)
+    if log._sync_run is not None:
+        log._sync_run = log._sync_run._replace(epoch=log._epoch)
+    _end_sync(log, error)
 
 
-def goes_on_syncing_the_old_segment(log: CommitLog, epoch: int, file: File) -> None:
-    """The sync thread goes on syncing the previous segment after a rollover."""
+def goes_on_syncing_the_old_segment(_log: CommitLog, file: File) -> None:
+    """Syncs go on with the previous segment after a rollover."""
     file.close()
-    log._written = _Written(epoch, log._written.file, log.last_index, log.end_position)
 
 
 def remembers_the_term_of_what_it_cut(log: CommitLog, index: int) -> None:
@@ -121,7 +125,7 @@ MUTANTS = (
     mutant(2, Swap(store.log.commit_log, "seal_active", seals_without_sync)),
     mutant(2, Swap(store.log.commit_log, "cut_log", cuts_without_sync)),
     mutant(10, Swap(CommitLog, "truncate_from", cuts_without_lowering_the_mark), rare=True),
-    mutant(2, Swap(CommitLog, "_synced", counts_a_sync_across_a_cut)),
+    mutant(2, Swap(CommitLog, "end_sync", counts_a_sync_across_a_cut)),
     mutant(2, Swap(CommitLog, "_replace_sync_file", goes_on_syncing_the_old_segment)),
     mutant(3, Swap(CommitLog, "truncate_from", remembers_the_term_of_what_it_cut)),
     mutant(2, Swap(HardState, "_write_temporary", hard_state_without_sync)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -116,23 +116,34 @@ def test_short_reads_and_writes_are_completed(tmp_path: Path, monkeypatch: pytes
 
 
 def test_commit_log_and_hard_state_on_a_real_disk(tmp_path: Path) -> None:
-    """A real sync thread runs beside appends, rollovers and truncations."""
+    """Real syncs in a thread run beside appends, rollovers and truncations."""
     directory = str(tmp_path / "log")
     log = CommitLog.open(DISK, directory, segment_bytes=64 * 1024, cache_bytes=8 * 1024)
     promised = 1
-    with ThreadPoolExecutor(max_workers=1) as sync_thread:
-        running = sync_thread.submit(log.sync)
-        for index in range(2, 2001):
+    with ThreadPoolExecutor(max_workers=1) as pool:
+
+        def begin() -> Future[None]:
+            run = log.begin_sync()
+            assert run is not None
+            return pool.submit(run.file.fdatasync)
+
+        def end(running: Future[None]) -> None:
+            running.result()
+            log.end_sync()
+
+        log.append(2, 1, KIND_ENTRY, payload_of(2, 200))
+        running = begin()
+        for index in range(3, 2001):
             log.append(index, 1 + index // 1000, KIND_ENTRY, payload_of(index, 200))
             if running.done():
-                assert running.result() <= log.synced_index
-                assert log.synced_index >= promised
+                end(running)
+                assert log.last_index >= log.synced_index >= promised
                 promised = log.synced_index
-                running = sync_thread.submit(log.sync)
-        running.result()
-        running = sync_thread.submit(log.sync)
+                running = begin()
+        end(running)
+        running = begin()
         log.truncate_from(1501)
-        running.result()
+        end(running)
         assert log.synced_index == 1500
     state = HardState(DISK, str(tmp_path / "hard_state"))
     state.set(3, 1)

@@ -1,0 +1,94 @@
+"""Tests syncs by the kernel on the real file system."""
+
+import errno
+import os
+import select
+from pathlib import Path
+
+import pytest
+
+from raft.syncing.kernel_sync import KernelSync
+from store.log.disk import PosixDisk, PosixFile
+from store.log.errors import DiskError
+from tests.patience import PATIENCE_S
+from tests.requirements import KERNEL_SYNC
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> PosixFile:
+    return PosixDisk().open(str(tmp_path / "file"), create=True)
+
+
+def kernel_sync(file: PosixFile) -> KernelSync:
+    KERNEL_SYNC.require()
+    return KernelSync.proven_on(file)
+
+
+def has_ended(sync: KernelSync, timeout_s: float = PATIENCE_S) -> bool:
+    return bool(select.select([sync.descriptor], [], [], timeout_s)[0])
+
+
+def test_syncs_follow_each_other(file: PosixFile) -> None:
+    sync = kernel_sync(file)
+    for number in range(100):
+        file.pwrite(b"x" * 1000, number * 1000)
+        sync.start(file)
+        assert has_ended(sync)
+        assert sync.finish() is None
+    assert not has_ended(sync, 0)
+    sync.close()
+    file.close()
+
+
+def test_closing_ends_a_sync_under_way_and_releases_everything(file: PosixFile) -> None:
+    kernel_sync(file).close()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        sync = kernel_sync(file)
+        file.pwrite(b"x", 0)
+        sync.start(file)
+        sync.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+    file.close()
+
+
+def test_a_file_that_cannot_be_synced_is_told_at_once() -> None:
+    """A pipe has no fsync, like files of some file systems; so a node on one of those takes a thread."""
+    reading, writing = os.pipe()
+    pipe = PosixFile(writing, "pipe")
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises((DiskError, OSError)):
+        KernelSync.proven_on(pipe)
+    assert len(os.listdir("/proc/self/fd")) == before
+    pipe.close()
+    os.close(reading)
+
+
+def test_a_sync_that_cannot_begin_is_an_error_of_fdatasync(file: PosixFile) -> None:
+    sync = kernel_sync(file)
+    file.close()
+    with pytest.raises(DiskError, match="fdatasync") as raised:
+        sync.start(file)
+    assert raised.value.errno == errno.EBADF
+    assert not has_ended(sync, 0)
+    sync.close()
+
+
+def test_an_error_of_the_device_is_returned(file: PosixFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel reports it in the event; `make powerloss` has the real ones."""
+    sync = kernel_sync(file)
+    sync.start(file)
+    assert has_ended(sync)
+    checked = sync._checked
+
+    def with_error(*arguments: object) -> None:
+        checked(*arguments)
+        sync._event.result = -errno.EIO
+
+    monkeypatch.setattr(sync, "_checked", with_error)
+    error = sync.finish()
+    assert isinstance(error, DiskError)
+    assert (error.operation, error.path, error.errno) == ("fdatasync", file.path, errno.EIO)
+    monkeypatch.undo()
+    sync.close()
+    file.close()
