@@ -125,7 +125,7 @@ MUTANTS = (
     mutant(2, Swap(store.log.commit_log, "seal_active", seals_without_sync)),
     mutant(2, Swap(store.log.commit_log, "cut_log", cuts_without_sync)),
     mutant(10, Swap(CommitLog, "truncate_from", cuts_without_lowering_the_mark), rare=True),
-    mutant(2, Swap(CommitLog, "end_sync", counts_a_sync_across_a_cut)),
+    mutant(2, Swap(CommitLog, "end_sync", counts_a_sync_across_a_cut), rare=True),
     mutant(2, Swap(CommitLog, "_replace_sync_file", goes_on_syncing_the_old_segment)),
     mutant(3, Swap(CommitLog, "truncate_from", remembers_the_term_of_what_it_cut)),
     mutant(2, Swap(HardState, "_write_temporary", hard_state_without_sync)),
