@@ -7,13 +7,14 @@ import aiohttp
 import pytest
 
 from cluster.budgets.client_notes import AGENT_CHARACTERS_MAX, GROUPS_NOTED_MAX, ClientNotes
+from cluster.limits import CLIENTS_MAX
 from tests.unit.cluster.conftest import Node
 
 PATH = "/v1/cluster/clients"
 
 
 async def of_agent(node: Node, agent: str) -> list[dict[str, Any]]:
-    answer = await node.call("GET", f"{PATH}?limit=1000")
+    answer = await node.call("GET", f"{PATH}?limit={CLIENTS_MAX}")
     assert answer.status == 200
     return [each for each in answer.body["clients"] if each["user_agent"] == agent]
 
@@ -101,7 +102,7 @@ async def test_the_list_has_pages(node: Node) -> None:
     finally:
         for session in sessions:
             await session.close()
-    for query in ("limit=0", "limit=1001", "after=-1", "page=2"):
+    for query in ("limit=0", f"limit={CLIENTS_MAX + 1}", "after=-1", "page=2"):
         assert (await node.call("GET", f"{PATH}?{query}")).status == 400
 
 
