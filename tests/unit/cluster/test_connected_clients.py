@@ -6,7 +6,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from cluster.budgets.client_notes import AGENT_CHARACTERS_MAX, GROUPS_NOTED_MAX, ClientNotes
+from cluster.budgets.client_notes import (
+    AGENT_CHARACTERS_MAX,
+    GROUPS_NOTED_MAX,
+    ClientNotes,
+)
 from cluster.limits import CLIENTS_MAX
 from tests.unit.cluster.conftest import Node
 
@@ -81,6 +85,24 @@ async def test_groups_are_those_of_requests_that_were_answered(node: Node) -> No
             assert response.status < 300
         (found,) = await of_agent(node, "worker")
         assert [each["group"] for each in found["consumer_groups"]] == ["p"]
+
+
+async def test_halves_that_were_refused_name_no_producer_group(node: Node) -> None:
+    await node.call("PUT", "/v1/topics/a", {"queues": 1})
+    async with client(node, "shop") as session:
+
+        async def send(*halves: dict[str, Any]) -> list[str]:
+            async with session.post("/v1/transactions/batch", json={"transactions": halves}) as response:
+                assert response.status == 200
+                return ["problem" if "problem" in each else "ok" for each in (await response.json())["results"]]
+
+        def half(group: str, topic: str = "a") -> dict[str, Any]:
+            return {"transaction_id": "t", "producer_group": group, "messages": [{"topic": topic, "body": "h"}]}
+
+        assert await send({**half("nowhere", "none"), "transaction_id": "u"}, half("shop")) == ["problem", "ok"]
+        assert await send(half("another")) == ["problem"], "the id belongs to another transaction"
+        (found,) = await of_agent(node, "shop")
+        assert found["producer_groups"] == ["shop"]
 
 
 async def test_the_list_has_pages(node: Node) -> None:
