@@ -8,7 +8,10 @@ import pytest
 
 from cluster.budgets.client_notes import (
     AGENT_CHARACTERS_MAX,
+    CHECKING,
+    CONSUMING,
     GROUPS_NOTED_MAX,
+    LEAVING,
     ClientNotes,
 )
 from cluster.limits import CLIENTS_MAX
@@ -103,6 +106,22 @@ async def test_halves_that_were_refused_name_no_producer_group(node: Node) -> No
         assert await send(half("another")) == ["problem"], "the id belongs to another transaction"
         (found,) = await of_agent(node, "shop")
         assert found["producer_groups"] == ["shop"]
+
+
+async def test_a_client_that_lists_members_consumes_nothing(node: Node) -> None:
+    await node.call("PUT", "/v1/topics/a", {"queues": 1})
+    await node.call("POST", "/v1/groups/g/members", {"topics": ["a"], "member_id": "m1"})
+    async with client(node, "operator") as session:
+        async with session.get("/v1/groups/g/members") as response:
+            assert response.status == 200
+        (found,) = await of_agent(node, "operator")
+        assert found["consumer_groups"] == []
+
+
+async def test_the_calls_that_name_groups_are_routes(node: Node) -> None:
+    paths = (await node.call("GET", "/openapi.json")).body["paths"]
+    routes = {(method.upper(), path) for path, methods in paths.items() for method in methods}
+    assert {*CONSUMING, CHECKING, LEAVING} - routes == set()
 
 
 async def test_the_list_has_pages(node: Node) -> None:
