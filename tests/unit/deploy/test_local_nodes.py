@@ -11,7 +11,16 @@ from pathlib import Path
 import pytest
 
 from deploy.local_cluster import ADDED_PORTS, main
-from deploy.local_nodes import HOST, LocalNode, NodeError, free_ports, local_nodes, nodes_on_free_ports, port_is_free, wait_ready
+from deploy.local_nodes import (
+    HOST,
+    LocalNode,
+    NodeError,
+    free_ports,
+    local_nodes,
+    nodes_on_free_ports,
+    port_is_free,
+    wait_ready,
+)
 from tests.unit.cluster.conftest import node_config, running_node
 
 
