@@ -103,7 +103,9 @@ class LocalNode(BrokerProcess):
     def not_ready(self) -> str | None:
         """Return why the node is not ready yet, or None when it is. Raises NodeError when its process has ended."""
         if self.running_pid() is None:
-            raise NodeError(f"node {self.node_id} ended at its start; {self.log_path} says:\n{self.log_tail()}")
+            code = self.exit_code()
+            end = "does not run" if code is None else f"ended with exit code {code}"
+            raise NodeError(f"node {self.node_id} {end}; {self.log_path} says:\n{self.log_tail()}")
         return super().not_ready()
 
     def log_tail(self, lines: int = LOG_TAIL_LINES) -> str:
@@ -163,16 +165,18 @@ def wait_ready(nodes: Sequence[LocalNode], timeout_s: float = READY_TIMEOUT_S) -
     """
     deadline = time.monotonic() + timeout_s
     removed: list[LocalNode] = []
-    for node in nodes:
-        while (reason := node.not_ready()) is not None:
-            if REMOVED in reason:
-                removed.append(node)
-                break
-            if time.monotonic() > deadline:
-                raise NodeError(
-                    f"node {node.node_id} is not ready after {timeout_s:.0f} s: {reason}\n"
-                    f"{node.log_path} ends with:\n{node.log_tail()}"
-                )
+    waiting = list(nodes)
+    while waiting:
+        reasons = {node: node.not_ready() for node in waiting}  # of all: one that ended may be what others wait for
+        removed += [node for node, reason in reasons.items() if reason is not None and REMOVED in reason]
+        waiting = [node for node, reason in reasons.items() if reason is not None and node not in removed]
+        if waiting and time.monotonic() > deadline:
+            node = waiting[0]
+            raise NodeError(
+                f"node {node.node_id} is not ready after {timeout_s:.0f} s: {reasons[node]}\n"
+                f"{node.log_path} ends with:\n{node.log_tail()}"
+            )
+        if waiting:
             time.sleep(POLL_S)
     return [node for node in nodes if node not in removed]
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from raft.errors import MembershipRefused, RaftError
+from raft.library import LEADER
 from raft.membership import Configuration
 from raft.messages import Build
 from raft.state import RaftState
@@ -48,7 +49,8 @@ def refusal_of_build(peer: Build, in_force: LevelOf, node_id: int) -> str:
 
 class FeatureLevels:
     """Knows the level in force, and raises it in a new cluster. `build_of(peer)` returns the build of a connected node,
-    else None. Use it only on the event loop.
+    `last_build_of(peer)` the one of a node that was connected since the start of this process; else None. Use it only
+    on the event loop.
     """
 
     def __init__(
@@ -56,12 +58,19 @@ class FeatureLevels:
         state: RaftState,
         leads_and_knows_all: Callable[[], bool],
         build_of: Callable[[int], Build | None],
+        last_build_of: Callable[[int], Build | None],
         propose: Callable[[Callable[[Configuration], Configuration]], object],
     ) -> None:
         self._state = state
         self._leads_and_knows_all = leads_and_knows_all
         self._build_of = build_of
+        self._last_build_of = last_build_of
         self._propose = propose
+        self._judged_term = 0
+        self._is_first_leader = False
+        """The log was new when this node began to lead the judged term. Then nothing was committed before: whoever wins
+        an election has everything that was.
+        """
         self.may_be_new = self._is_new()
         """True while `tick` may still raise the level, of a new cluster."""
 
@@ -120,21 +129,38 @@ class FeatureLevels:
         return configuration.with_feature_level(level)
 
     def tick(self) -> None:
-        """Raise the level of a new cluster as its first leader, once all nodes are met, to the highest level that all
-        know. Later only operators raise the level, since a level never goes down.
+        """Raise the level of a new cluster as its first leader, to the highest that all members know, once each of them
+        was connected. The leader of a blank log has met all, so this comes before the first command; a later one, whose
+        log has no command either, may have to wait, also while commands come. A member that is replaced by an older
+        build meanwhile is refused by name. Later only operators raise the level, since a level never goes down.
+
+        Call it before each proposal, so that a term is judged before anything is proposed in it.
         """
-        if not self.may_be_new or not self._leads_and_knows_all():
+        state = self._state
+        if not self.may_be_new or state.role != LEADER:
             return
-        level = self.highest_known()
+        if self._judged_term != state.term:
+            self._judged_term, self._is_first_leader = state.term, self._is_new()
+        if not self._leads_and_knows_all():
+            return
+        level = self._highest_heard() if self._is_first_leader else self.in_force
         if level is None:
             return
         self.may_be_new = False
-        if self._state.membership.index or level <= self.in_force or not self._is_new():
+        if state.membership.index or level <= self.in_force:
             return
         try:
-            self._propose(lambda configuration: self.raised(configuration, level))
+            self._propose(lambda configuration: configuration.with_feature_level(level))
         except (RaftError, DiskFull) as error:
             log.info("the new cluster stays at feature level %d: %s", self.in_force, error)
+
+    def _highest_heard(self) -> int | None:
+        """Return the highest level that every member knew when it was last connected; None if one never was."""
+        state = self._state
+        others = [each.node_id for each in state.membership.current.members if each.node_id != state.node_id]
+        builds = [own_build(), *map(self._last_build_of, others)]
+        known = [build.level_max for build in builds if build is not None]
+        return min(known) if len(known) == len(builds) else None
 
     def _is_new(self) -> bool:
         """Return whether the log holds nothing but the no-ops of some elections."""

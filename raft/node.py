@@ -97,7 +97,11 @@ class RaftNode:
         """Whether this replica differs from the others, or others do (raft/copies/replicas.py)."""
         self._raft.on_membership = partial(self._transport.set_membership, membership)
         self.feature_levels = FeatureLevels(
-            self._state, lambda: self._raft.leads_and_knows_all, self._transport.build_of, self.propose_configuration
+            self._state,
+            lambda: self._raft.leads_and_knows_all,
+            self._transport.build_of,
+            self._transport.last_build_of,
+            self.propose_configuration,
         )
         self._transport.on_data_arrives = lambda peer: None if self._failed else self._raft.data_arrives(peer)
         self._proposals = ProposalQueue(

@@ -11,17 +11,17 @@ GROUPS_NOTED_MAX: Final = 16
 """Maximum number of groups that are noted for one connection; for the next one, the first one noted is forgotten."""
 CONSUMING: Final = frozenset(
     {
-        "/v1/groups/{group}/members",
-        "/v1/groups/{group}/members/{member_id}/heartbeat",
-        "/v1/groups/{group}/retries",
-        "/v1/groups/{group}/pop",
-        "/v1/groups/{group}/pop/ack",
-        "/v1/groups/{group}/pop/invisible",
+        ("POST", "/v1/groups/{group}/members"),
+        ("POST", "/v1/groups/{group}/members/{member_id}/heartbeat"),
+        ("POST", "/v1/groups/{group}/retries"),
+        ("POST", "/v1/groups/{group}/pop"),
+        ("POST", "/v1/groups/{group}/pop/ack"),
+        ("POST", "/v1/groups/{group}/pop/invisible"),
     }
 )
 """Routes that only members and pop consumers of a group use."""
-CHECKING: Final = "/v1/producer-groups/{group}/checks"
-LEAVING: Final = "/v1/groups/{group}/members/{member_id}"
+CHECKING: Final = ("GET", "/v1/producer-groups/{group}/checks")
+LEAVING: Final = ("DELETE", "/v1/groups/{group}/members/{member_id}")
 
 
 class ClientNotes:
@@ -69,16 +69,16 @@ class ClientNotes:
         self.principal = principal
 
     def answered(self, request: web.Request, route: str) -> None:
-        """Note the groups of a request that was answered without an error."""
-        names = request.match_info
-        if route in CONSUMING:
+        """Note the groups of a request that was answered without an error, by the path of its route."""
+        names, called = request.match_info, (request.method, route)
+        if called in CONSUMING:
             group, member_id = names["group"], names.get("member_id")
             if member_id is not None or group not in self.consumer_groups:
                 self.consumer_groups[group] = member_id
                 _trim(self.consumer_groups)
-        elif route == CHECKING:
+        elif called == CHECKING:
             self.produces(names["group"])
-        elif route == LEAVING and self.consumer_groups.get(names["group"]) == names["member_id"]:
+        elif called == LEAVING and self.consumer_groups.get(names["group"]) == names["member_id"]:
             del self.consumer_groups[names["group"]]
 
     def produces(self, group: str) -> None:

@@ -18,7 +18,8 @@ class QuorumWatch:
         self._core = core
         self._task = core.background.task("quorum-watch", "see whether a majority answers", self._round)
         self._has_quorum: bool | None = None
-        self._lost_at_ms = 0
+        self._lost_at_ms: int | None = None
+        """Steady time of the last loss; None while this process has not lost a majority."""
 
     def start(self) -> None:
         self._task.start(INTERVAL_S)
@@ -47,7 +48,7 @@ class QuorumWatch:
                 len(voters),
                 self._named(voters - heard),
             )
-        elif before is None:
+        elif self._lost_at_ms is None:
             logger.info("quorum: %d of %d voters answer: %s", len(heard), len(voters), self._named(heard))
         else:
             lost_s = (self._core.steady_ms() - self._lost_at_ms) / 1000

@@ -11,14 +11,14 @@ from cluster.http.app import json_response
 from cluster.http.requests import Natural, Request, parse_query
 from cluster.http.responses import Response
 from cluster.http.routes import Route, json_of
-from cluster.limits import LIST_MAX
+from cluster.limits import CLIENTS_MAX
 from cluster.security.access import CLUSTER_DESCRIBED
 
 
 class ClientsQuery(Request, kw_only=True, frozen=True):
     """Asks for the connections with larger numbers than `after`."""
 
-    limit: Annotated[int, Meta(ge=1, le=LIST_MAX)] = 100
+    limit: Annotated[int, Meta(ge=1, le=CLIENTS_MAX)] = CLIENTS_MAX
     after: Natural = 0
 
 

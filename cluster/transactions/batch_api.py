@@ -141,11 +141,12 @@ class TransactionBatchApi:
         ids = [core.new_id() if half.transaction_id is None else half.transaction_id for half in halves]
         outcomes = await self._carry_out(await self._proposals(request, halves, ids))
         results: list[PreparedOne] = []
-        for transaction_id, outcome in zip(ids, outcomes, strict=True):
+        for half, transaction_id, outcome in zip(halves, ids, outcomes, strict=True):
             if isinstance(outcome, Exception):
                 problem = problem_of_part(outcome, request).document()
                 results.append(PreparedOne(transaction_id=transaction_id, problem=problem))
                 continue
+            core.connections.note_producer(request, half.producer_group)
             prepared: Prepared = outcome.result
             if not prepared.duplicate:
                 core.metrics.prepared.inc()
@@ -223,7 +224,6 @@ class TransactionBatchApi:
             messages += sum(header.count for header in proposal.command.batches)
             if messages > REQUEST_MESSAGES_MAX:
                 raise too_many_messages()
-            self._core.connections.note_producer(request, half.producer_group)
             proposals.append(proposal)
         return proposals
 

@@ -168,6 +168,10 @@ class TcpTransport(LanedSender, PeerTransport):
         """Return the build that a connected peer has announced; None while the peer is not connected."""
         return self._builds[peer] if peer in self.outgoing else None
 
+    def last_build_of(self, peer: int) -> Build | None:
+        """Return the build that a peer announced when it was last connected to this process; None if it never was."""
+        return self._builds.get(peer)
+
     def send(self, peer: int, message: Message | Append) -> bool:
         """Return whether the message was handed to its lane; the payloads stay the caller's, unchanged until sent."""
         return self.send_by(lane_of(message), peer, message)

@@ -42,6 +42,10 @@ STAT_BLOCK_BYTES: Final = 512
 EXITS_WHEN_FULL: Final = frozenset({ExitCode.FATAL, ExitCode.DATA_DIR_UNUSABLE})
 
 
+class NodeEnded(RuntimeError):
+    """Raised when a node whose process has ended is waited for."""
+
+
 class ClusterSettings(msgspec.Struct, frozen=True):
     nodes: int = 3
     skewed_clocks: bool = False
@@ -94,6 +98,8 @@ class ChaosCluster:
         """Log files of nodes that were added and have gone, by node id."""
         self._overrides = 0
         self._restarts = 0
+        self._was_ready = False
+        """True once all nodes were ready: from then on one that ends without a reason is started again."""
         self._reported: set[tuple[int, int]] = set()  # ends that were judged: node, number of the start
         for node in self.nodes.values():
             node.data_dir.mkdir(parents=True)
@@ -247,7 +253,9 @@ class ChaosCluster:
             return None
 
     async def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Wait until every node says that it is ready. Raises TimeoutError, with the ends of the logs, otherwise."""
+        """Wait until every node says that it is ready. Raises NodeEnded at once when one has ended and is not started
+        again, and TimeoutError otherwise, both with the ends of logs.
+        """
         waiting = set(self.nodes)
         try:
             async with asyncio.timeout(timeout_s):
@@ -255,10 +263,18 @@ class ChaosCluster:
                     for node_id in list(waiting):
                         if await self.ask(node_id, "/readyz") is not None:
                             waiting.discard(node_id)
+                        self._require_running(self.nodes[node_id])
                     await asyncio.sleep(POLL_S)
+            self._was_ready = True
         except TimeoutError:
             tails = "\n".join(f"--- node {each}\n{self.nodes[each].log_tail()}" for each in sorted(waiting))
             raise TimeoutError(f"not ready after {timeout_s:.0f} s: {sorted(waiting)}\n{tails}") from None
+
+    def _require_running(self, node: ChaosNode) -> None:
+        self._judge_end(node)
+        code = node.exit_code()
+        if code is not None:
+            raise NodeEnded(f"node {node.node_id} ended with exit code {code}:\n{node.log_tail()}")
 
     async def known_leader(self) -> int | None:
         """Return the node that claims to lead the highest term among the answers; None if none claims to lead."""
@@ -294,5 +310,5 @@ class ChaosCluster:
             self.violations.add(Kind.UNEXPECTED_EXIT, f"node {node.node_id} ended with {code}:\n{tail}")
             self.event("fault", f"node {node.node_id} ended by itself with {code}")
             self._restarts += 1
-            if self._restarts <= RESTARTS_MAX:
+            if self._was_ready and self._restarts <= RESTARTS_MAX:
                 node.start()  # the run goes on, since it may find more

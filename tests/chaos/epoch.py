@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from tests.chaos.broken import DEFECTS
-from tests.chaos.cluster import ChaosCluster, ClusterSettings
+from tests.chaos.cluster import ChaosCluster, ClusterSettings, NodeEnded
 from tests.chaos.display import Display
 from tests.chaos.history import History
 from tests.chaos.isolation import Machine
@@ -243,7 +243,7 @@ class Epoch:
         cluster.start()
         try:
             await cluster.wait_ready()
-        except TimeoutError as error:
+        except (TimeoutError, NodeEnded) as error:
             self.violations.add(Kind.NO_PROGRESS, str(error))
         await operators.finish()
         self._display.event("step", "the checks finish what dead producers left behind")

@@ -37,6 +37,19 @@ def plan(seed: int, count: int) -> list[Round]:
     return list(itertools.islice(rounds(ALL_KINDS, random.Random(seed)), count))
 
 
+async def test_a_node_that_ends_is_not_waited_for(tmp_path: Path) -> None:
+    violations, history = Violations(), History(tmp_path)
+    settings = ClusterSettings(nodes=2, options=("--no-such-option",))
+    cluster = ChaosCluster(settings, tmp_path, LOOPBACK, None, violations, history, lambda kind, text: None)
+    async with cluster:
+        cluster.start()
+        with pytest.raises(RuntimeError, match=r"(?s)node \d ended with exit code 2:\n.*no-such-option"):
+            await cluster.wait_ready()
+        assert [node.starts for node in cluster.nodes.values()] == [1, 1], "the same options end it again"
+    history.close()
+    assert violations.counts[Kind.UNEXPECTED_EXIT] >= 1
+
+
 def test_the_seed_decides_the_rounds() -> None:
     assert plan(1, 50) == plan(1, 50)
     assert plan(1, 50) != plan(2, 50)

@@ -216,9 +216,7 @@ class ClusterProcess:
         """Wait until every running node is ready. Raises RuntimeError when a node has ended."""
 
         def all_ready() -> bool:
-            ended = [node for node in self.nodes.values() if node.process is not None and not node.running()]
-            if ended:
-                raise RuntimeError(f"node {ended[0].node_id} ended with {ended[0].wait_exit()}\n{self.tails()}")
+            self._require_running(len(self.nodes))
             return all(node.ready() for node in self.alive())
 
         self._wait(all_ready, "every node to be ready")
@@ -265,8 +263,20 @@ class ClusterProcess:
         """Return the end of every node's output, for failure messages."""
         return "\n".join(f"--- node {node.node_id}\n" + node.log_tail(lines) for node in self.nodes.values())
 
+    def _require_running(self, count: int) -> None:
+        """Raise RuntimeError when fewer than `count` of the nodes that were started still run."""
+        ended = [node for node in self.nodes.values() if node.process is not None and not node.running()]
+        if ended and len(self.nodes) - len(ended) < count:
+            raise RuntimeError(f"node {ended[0].node_id} ended with {ended[0].wait_exit()}\n{self.tails()}")
+
     def _wait(self, condition: Callable[[], Value | None], what: str) -> Value:
+        """Return the first truthy value of `condition`. Raises RuntimeError once no node runs any more."""
+
+        def met() -> Value | None:
+            self._require_running(1)
+            return condition()
+
         try:
-            return wait_for(condition, what)
+            return wait_for(met, what)
         except TimeoutError as error:
             raise TimeoutError(f"{error}\n{self.tails()}") from None

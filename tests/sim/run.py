@@ -87,6 +87,7 @@ class _Run:
         self.observer.disks.update((replica.node_id, replica.durable) for replica in self.replicas.values())
         self.faults = Faults(world, self.network, self.replicas, self.observer)
         clients, history = Clients(world, wire, self.network.node_ids), self.observer.history
+        history.founding_level.is_new = plan.purges is None or plan.purges.raised_at_us is None
         history.transactions.check_max = plan.settings.services.check_max
         history.transactions.retention_ms = plan.settings.services.transaction_retention_ms
         history.retention.own_ms = plan.settings.services.own_retention_ms

@@ -51,6 +51,7 @@ class SimTransport(Transport):  # type: ignore[misc]  # untyped library
         self.tls = None
         self._lanes: dict[int, DataLane] = {}
         self._arriving: dict[int, _Arriving] = {}
+        self._builds: dict[int, Build] = {}
 
     def set_membership(self, membership: Membership) -> None:
         """Do nothing: here every node is connected to every other, and a removed node is heard. Safety must not need a
@@ -76,6 +77,9 @@ class SimTransport(Transport):  # type: ignore[misc]  # untyped library
 
     def build_of(self, peer: int) -> Build | None:
         return own_build() if self.is_connected(peer) else None
+
+    def last_build_of(self, peer: int) -> Build | None:
+        return self._builds.get(peer)
 
     def send(self, peer: int, message: Any) -> bool:
         return self._send(peer, message, lane_of(message))
@@ -146,6 +150,7 @@ class SimTransport(Transport):  # type: ignore[misc]  # untyped library
 
     def peer_up(self, peer: int, incarnation: str) -> None:
         self.peers[peer].incarnation = incarnation
+        self._builds[peer] = own_build()
         self._arriving[peer] = _Arriving()
         if self._network.profile.is_thin:
             self._lanes[peer] = DataLane(

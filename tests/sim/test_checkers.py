@@ -1,21 +1,24 @@
 """Every checker accuses exactly the defect that it is made for."""
 
 import struct
+from contextlib import nullcontext
 from pathlib import Path
 from random import Random
 
 import pytest
 from crc32c import crc32c
 
+from raft.membership import Configuration, encode_configuration
 from raft.messages import AppendReply, PreVote, PreVoteReply, RequestVote, VoteReply, make_append
 from store.commands.entry import Proposal, encode_entry
 from store.commands.groups import LeaveGroup
 from store.commands.messages import BatchHeader, Produce
 from store.commands.retention import Expired, ExpireMessages
 from store.commands.transactions import Prepare
+from store.features import FEATURES, FIRST_LEVEL
 from store.log.commit_log import CommitLog
 from store.log.hard_state import HardState
-from store.log.record import KIND_ENTRY
+from store.log.record import KIND_CONFIG, KIND_ENTRY, KIND_NOOP, Entry
 from tests.unit.store.replica import Replica
 
 from .checkers import Violation
@@ -26,6 +29,7 @@ from .checkers.committed_kept import CommittedKept
 from .checkers.delivered_once import check_delivered_once
 from .checkers.durable_log import DurableLog
 from .checkers.election_safety import ElectionSafety
+from .checkers.founding_level import FoundingLevel
 from .checkers.history import History
 from .checkers.leader_stickiness import LeaderStickiness
 from .checkers.log_matching import LogMatching
@@ -309,6 +313,28 @@ def test_clocks_count_as_wrong_for_as_long_as_what_they_said_may_count() -> None
     checker.set_right(1)
     now_us = 100
     checker.on_stamped(1, 8, stamped(10**9), true_ms=50_000)  # the replicated clock never falls again
+
+
+@pytest.mark.parametrize(
+    ("level", "term", "is_new", "is_refused"),
+    [
+        (FEATURES.maximum, 4, True, False),
+        (FIRST_LEVEL, 4, True, True),
+        (FIRST_LEVEL, 5, True, False),  # a later leader, which may not have heard all nodes yet
+        (FIRST_LEVEL, 4, False, False),  # operators raise the level
+    ],
+)
+def test_the_first_leader_raises_the_level_before_the_first_command(
+    level: int, term: int, is_new: bool, is_refused: bool
+) -> None:
+    checker = FoundingLevel()
+    checker.is_new = is_new
+    checker.on_applied(Entry(b"", 2, 4, KIND_NOOP, -1))
+    raised = Configuration().with_feature_level(level)
+    checker.on_applied(Entry(encode_configuration(raised), 3, 4, KIND_CONFIG, -1))
+    with pytest.raises(Violation, match="founding_level") if is_refused else nullcontext():
+        checker.on_applied(Entry(b"command", 4, term, KIND_ENTRY, -1))
+    checker.on_applied(Entry(b"later", 5, 4, KIND_ENTRY, -1))
 
 
 def test_nothing_irreversible_follows_from_an_entry_in_doubt(tmp_path: Path) -> None:

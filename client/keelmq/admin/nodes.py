@@ -2,7 +2,7 @@
 
 from keelmq.admin.calls import AdminCalls
 from keelmq.admin.view import View
-from keelmq.limits import LIST_MAX
+from keelmq.limits import CLIENTS_MAX
 from keelmq.transport.connection import Connection
 
 
@@ -47,7 +47,7 @@ class NodeCalls:
     async def clients(self) -> list[ConnectedClient]:
         """Return the connections of the node, the oldest first. Needs the permission `describe` on the cluster."""
         return await self._calls.pages(
-            ConnectedClient, "/v1/cluster/clients", "clients", {"limit": LIST_MAX}, anywhere=True
+            ConnectedClient, "/v1/cluster/clients", "clients", {"limit": CLIENTS_MAX}, anywhere=True
         )
 
     async def log_level(self) -> LogLevel:

@@ -29,6 +29,7 @@ from store.log.record import KIND_ENTRY, Entry
 from store.messages.topics import RETRY_PREFIX
 from store.state.machine import StateMachine
 
+from .founding_level import FoundingLevel
 from .group_model import GroupModel
 from .offset_reads import OffsetReads
 from .pop_model import PopModel
@@ -47,6 +48,7 @@ _GROUPS_CHANGE = JoinGroup | LeaveGroup | ResetOffsets | PutTopic | GiveBack
 
 class History:
     def __init__(self) -> None:
+        self.founding_level = FoundingLevel()
         self.transactions = TransactionModel()
         self.retention = Retention()
         self.groups = GroupModel(self.retention)
@@ -96,6 +98,7 @@ class History:
         if entry.index <= self._index:
             return
         self._index = entry.index
+        self.founding_level.on_applied(entry)
         if entry.kind != KIND_ENTRY:
             return
         self.retention.begin_entry(entry, machine.feature_level)

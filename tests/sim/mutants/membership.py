@@ -9,6 +9,7 @@ from cluster.core.core import Core
 from raft.config import AddressOverride, PeerAddress
 from raft.copies.new_disk import NewDisk
 from raft.entries.proposing import OnOutcome, Proposing
+from raft.feature_levels import FeatureLevels
 from raft.handlers import SafeRaft
 from raft.library import LEADER
 from raft.membership import Configuration, InForce, Member, Membership, encode_configuration, recovered
@@ -148,6 +149,10 @@ def brings_nodes_back(configuration: Configuration, override: AddressOverride) -
     return _overridden(configuration, override)
 
 
+def leaves_new_clusters_behind(levels: FeatureLevels) -> None:
+    """The first leader of a new cluster leaves it at the first feature level."""
+
+
 def _part(part: type, *more: Swap, rare: bool = False) -> Variant:
     return mutant(18, swap_part(part), *more, rare=rare)
 
@@ -175,4 +180,5 @@ MUTANTS = (
     _part(CountsUnheardLearners, rare=True),
     mutant(18, Swap(Configuration, "with_address", moves_and_promotes)),
     mutant(18, Swap(Configuration, "overridden", brings_nodes_back)),
+    mutant(23, Swap(FeatureLevels, "tick", leaves_new_clusters_behind)),
 )

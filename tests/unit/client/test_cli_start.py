@@ -22,6 +22,17 @@ try:
 finally:
     print(json.dumps(sorted(sys.modules)), file=sys.stderr)
 """
+LOAD: Final = """
+import json, sys
+from keelmq.cli.app import SUMMARIES
+from keelmq.cli.lazy import LazyCommand
+first_users = {}
+for module in SUMMARIES:
+    LazyCommand(module, "").load()
+    for name in set(sys.argv[1:]).intersection(sys.modules):
+        first_users.setdefault(name, module)
+print(json.dumps(first_users))
+"""
 START: Final = frozenset(
     {
         "keelmq",
@@ -74,6 +85,16 @@ def test_a_command_that_asks_no_node_imports_itself_alone(tmp_path: Path, argume
     modules = imported(tmp_path, *arguments)
     assert own(modules) == START | {f"keelmq.cli.{name}" for name in more}
     assert modules & NETWORK == set()
+
+
+def test_no_command_imports_the_network_before_it_runs(tmp_path: Path) -> None:
+    """The help of a command, and its completion, need its options alone."""
+    environment = {"XDG_CONFIG_HOME": str(tmp_path)}
+    command = [sys.executable, "-c", LOAD, *sorted(NETWORK)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    first_users: dict[str, str] = json.loads(done.stdout)
+    assert first_users == {}
 
 
 @pytest.mark.parametrize("module", SUMMARIES)

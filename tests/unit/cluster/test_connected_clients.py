@@ -6,14 +6,22 @@ from typing import Any
 import aiohttp
 import pytest
 
-from cluster.budgets.client_notes import AGENT_CHARACTERS_MAX, GROUPS_NOTED_MAX, ClientNotes
+from cluster.budgets.client_notes import (
+    AGENT_CHARACTERS_MAX,
+    CHECKING,
+    CONSUMING,
+    GROUPS_NOTED_MAX,
+    LEAVING,
+    ClientNotes,
+)
+from cluster.limits import CLIENTS_MAX
 from tests.unit.cluster.conftest import Node
 
 PATH = "/v1/cluster/clients"
 
 
 async def of_agent(node: Node, agent: str) -> list[dict[str, Any]]:
-    answer = await node.call("GET", f"{PATH}?limit=1000")
+    answer = await node.call("GET", f"{PATH}?limit={CLIENTS_MAX}")
     assert answer.status == 200
     return [each for each in answer.body["clients"] if each["user_agent"] == agent]
 
@@ -82,6 +90,40 @@ async def test_groups_are_those_of_requests_that_were_answered(node: Node) -> No
         assert [each["group"] for each in found["consumer_groups"]] == ["p"]
 
 
+async def test_halves_that_were_refused_name_no_producer_group(node: Node) -> None:
+    await node.call("PUT", "/v1/topics/a", {"queues": 1})
+    async with client(node, "shop") as session:
+
+        async def send(*halves: dict[str, Any]) -> list[str]:
+            async with session.post("/v1/transactions/batch", json={"transactions": halves}) as response:
+                assert response.status == 200
+                return ["problem" if "problem" in each else "ok" for each in (await response.json())["results"]]
+
+        def half(group: str, topic: str = "a") -> dict[str, Any]:
+            return {"transaction_id": "t", "producer_group": group, "messages": [{"topic": topic, "body": "h"}]}
+
+        assert await send({**half("nowhere", "none"), "transaction_id": "u"}, half("shop")) == ["problem", "ok"]
+        assert await send(half("another")) == ["problem"], "the id belongs to another transaction"
+        (found,) = await of_agent(node, "shop")
+        assert found["producer_groups"] == ["shop"]
+
+
+async def test_a_client_that_lists_members_consumes_nothing(node: Node) -> None:
+    await node.call("PUT", "/v1/topics/a", {"queues": 1})
+    await node.call("POST", "/v1/groups/g/members", {"topics": ["a"], "member_id": "m1"})
+    async with client(node, "operator") as session:
+        async with session.get("/v1/groups/g/members") as response:
+            assert response.status == 200
+        (found,) = await of_agent(node, "operator")
+        assert found["consumer_groups"] == []
+
+
+async def test_the_calls_that_name_groups_are_routes(node: Node) -> None:
+    paths = (await node.call("GET", "/openapi.json")).body["paths"]
+    routes = {(method.upper(), path) for path, methods in paths.items() for method in methods}
+    assert {*CONSUMING, CHECKING, LEAVING} - routes == set()
+
+
 async def test_the_list_has_pages(node: Node) -> None:
     sessions = [client(node, f"c{number}") for number in range(3)]
     try:
@@ -101,7 +143,7 @@ async def test_the_list_has_pages(node: Node) -> None:
     finally:
         for session in sessions:
             await session.close()
-    for query in ("limit=0", "limit=1001", "after=-1", "page=2"):
+    for query in ("limit=0", f"limit={CLIENTS_MAX + 1}", "after=-1", "page=2"):
         assert (await node.call("GET", f"{PATH}?{query}")).status == 400
 
 

@@ -2,12 +2,14 @@
 
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from cluster.process.line_pace import AUDIT_LOGGER
 from cluster.process.logging_setup import log_levels, set_log_level
 from tests.unit.cluster.conftest import Node
+from tests.unit.cluster.test_join_tokens import closed_node
 
 PATH = "/v1/cluster/log-level"
 
@@ -40,6 +42,28 @@ async def test_the_level_of_the_node_and_of_a_logger_is_changed_and_shown(node: 
 async def test_a_change_is_logged_whatever_the_level_is_now(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     await node.call("PUT", PATH, {"level": "warning"})
     assert "the log level is warning until the next start or SIGHUP" in caplog.text
+
+
+def audited(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.getMessage() for each in caplog.records if each.name == AUDIT_LOGGER]
+
+
+async def test_who_changes_the_level_is_audited(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with closed_node(tmp_path) as node:
+        set_log_level("error")
+        assert (await node.call("PUT", PATH, {"level": "warning"})).status == 200
+        assert (await node.call("PUT", PATH, {"level": "loud"})).status == 400
+        assert (await node.call("GET", PATH)).status == 200
+    assert audited(caplog) == [
+        "PUT /v1/cluster/log-level by admin at 127.0.0.1: 200",
+        "PUT /v1/cluster/log-level by admin at 127.0.0.1: invalid_request",
+    ]
+
+
+async def test_without_authentication_there_is_nobody_to_audit(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    assert (await node.call("PUT", PATH, {"level": "warning"})).status == 200
+    assert audited(caplog) == []
+    assert "the log level is warning" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,7 @@ def test_the_limits_are_the_documented_ones() -> None:
         f"`max_bytes` up to {limits.PULL_BYTES_MAX >> 20} MiB ({limits.PULL_BYTES_DEFAULT >> 20} MiB)",
         f"`session_timeout_ms` {limits.SESSION_TIMEOUT_MS_MIN:,} to {limits.SESSION_TIMEOUT_MS_MAX:,}",
         f"`limit` 1 to {limits.LIST_MAX:,}",
+        f"`limit` 1 to {limits.CLIENTS_MAX}, which is also the default",
         f"at most {limits.OFFSETS_MAX:,} offsets",
         f"at most {limits.GROUP_TOPICS_MAX} topics",
         f"at most {limits.GROUP_QUEUES_MAX:,} queues together",

@@ -233,6 +233,20 @@ async def test_quorum_lost_and_won_is_logged_once_with_names(
     assert str(won["message"]).endswith(f"1 of 1 voters answer: node 1 ({url})")
 
 
+async def test_a_fresh_node_that_waits_for_a_majority_has_lost_none(
+    node: Node, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch, leadership = QuorumWatch(node.core), node.core.raft.leadership
+    with monkeypatch.context() as alone:
+        alone.setattr(leadership, "heard_voters", frozenset)
+        watch.look()
+        watch.look()
+    watch.look()
+    [line] = lines.of("cluster.health.quorum_watch")
+    message = f"quorum: 1 of 1 voters answer: node 1 ({node.core.url_of(1)})"
+    assert (line["level"], line["message"]) == ("info", message)
+
+
 def test_the_line_at_the_start_shows_no_credentials() -> None:
     config = NodeConfig(webhook_allow=("https://user:hidden@shop.example/checks?key=hidden",), log_level="debug")
     text = describe(config)

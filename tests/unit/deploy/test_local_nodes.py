@@ -11,7 +11,16 @@ from pathlib import Path
 import pytest
 
 from deploy.local_cluster import ADDED_PORTS, main
-from deploy.local_nodes import HOST, LocalNode, NodeError, free_ports, local_nodes, nodes_on_free_ports, port_is_free
+from deploy.local_nodes import (
+    HOST,
+    LocalNode,
+    NodeError,
+    free_ports,
+    local_nodes,
+    nodes_on_free_ports,
+    port_is_free,
+    wait_ready,
+)
 from tests.unit.cluster.conftest import node_config, running_node
 
 
@@ -85,6 +94,18 @@ def test_a_node_that_ended_at_its_start_shows_its_log(node: LocalNode) -> None:
     node.log_path.write_text("first\nkeelmqd: the data directory is locked\n")
     with pytest.raises(NodeError, match="the data directory is locked"):
         node.not_ready()
+
+
+def test_a_node_that_ended_is_not_waited_for_behind_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting, ended = nodes_on_free_ports(tmp_path, 2)
+    ended.directory.mkdir(parents=True)
+    monkeypatch.setattr(waiting, "not_ready", lambda: "no leader")
+    ended.launch([sys.executable, "-c", "import sys; sys.exit('keelmqd: no such option')"])
+    ended.wait_exit()
+    with pytest.raises(NodeError, match=r"(?s)node 2 ended with exit code 1; .*keelmqd: no such option"):
+        wait_ready([waiting, ended], timeout_s=0.0)
 
 
 def test_free_ports_are_free_and_distinct() -> None:

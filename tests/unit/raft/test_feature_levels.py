@@ -4,17 +4,19 @@ that all know.
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
 
 from raft.errors import MembershipRefused, ProtocolError
 from raft.feature_levels import FeatureLevels, own_build, refusal_of_build
-from raft.library import LEADER
+from raft.library import FOLLOWER, LEADER
 from raft.membership import Configuration, decode_configuration, encode_configuration
 from raft.messages import Build, Vitals, decode, encode, make_append
 from store.features import FEATURES, LEVELS, FeatureLevel, LevelOf, UnknownFeatureLevel
-from store.log.record import KIND_CONFIG, KIND_NOOP, Entry
+from store.log.record import KIND_CONFIG, KIND_ENTRY, KIND_NOOP, Entry
 from store.version import VERSION
 from tests.unit.raft.members import cluster as cluster_of
 from tests.unit.raft.members import leader_of, put_topic
@@ -98,7 +100,11 @@ class Cluster:
         self.one = Started(1, joins=False)
         self.proposed: list[Configuration] = []
         self.levels = FeatureLevels(
-            self.one.node.state, lambda: self.one.node.leads_and_knows_all, self.builds.get, self.propose
+            self.one.node.state,
+            lambda: self.one.node.leads_and_knows_all,
+            self.builds.get,
+            self.builds.get,
+            self.propose,
         )
 
     def propose(self, change: Callable[[Configuration], Configuration]) -> None:
@@ -174,6 +180,96 @@ async def test_a_new_cluster_is_raised_before_its_first_command(
                 with pytest.raises(MembershipRefused, match="not committed yet"):
                     leader.node.propose_configuration(lambda current: current.with_learner(member(9, voter=False)))
             await until(lambda: leader.node.feature_levels.in_force == FEATURES.maximum)
+
+
+async def test_a_member_that_fell_silent_does_not_keep_a_new_cluster_at_the_first_level(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All nodes have met before the first election; one of them is stopped before the first command."""
+    with monkeypatch.context() as quick:
+        quick.setattr(FeatureLevels, "tick", lambda _: None)
+        async with cluster_of(3, tmp_path) as members:
+            leader = await leader_of(members)
+            await until(lambda: leader.node.feature_levels.highest_known() is not None)
+            await next(each for each in members if each is not leader).stop()
+            await until(lambda: leader.node.feature_levels.highest_known() is None)
+            quick.undo()
+            await put_topic(leader)
+            assert leader.node.feature_levels.in_force == FEATURES.maximum
+
+
+class Leader:
+    """A node of three which leads from term to term, with the log of a founder, and its proposals."""
+
+    def __init__(self, **heard: Build) -> None:
+        self.heard = {int(name[1:]): build for name, build in heard.items()}
+        self.one = Started(1, joins=False)
+        self.proposed: list[Configuration] = []
+        membership = SimpleNamespace(current=THREE, settled=SimpleNamespace(configuration=THREE), index=0)
+        state = SimpleNamespace(node_id=1, role=FOLLOWER, term=0, log=self.one.log, membership=membership)
+        self.state = cast("Any", state)
+        self.levels = FeatureLevels(
+            self.state, lambda: self.state.role == LEADER, lambda _: None, self.heard.get, self.propose
+        )
+
+    def propose(self, change: Callable[[Configuration], Configuration]) -> None:
+        self.proposed.append(change(THREE))
+
+    def append(self, kind: int = KIND_ENTRY) -> None:
+        self.one.log.append(self.one.log.last_index + 1, max(1, self.state.term), kind, b"")
+
+    def lead(self, term: int) -> None:
+        self.state.role, self.state.term = LEADER, term
+        self.append(KIND_NOOP)
+        self.levels.tick()
+
+
+@pytest.mark.usefixtures("_next_version")
+def test_the_first_leader_raises_the_level_once_it_has_heard_every_member() -> None:
+    """Commands that came meanwhile change nothing: no earlier version has founded this cluster."""
+    leader = Leader(_2=NEW)
+    leader.lead(1)
+    leader.append()
+    leader.levels.tick()
+    assert leader.proposed == []
+    assert leader.levels.may_be_new
+    leader.heard[3] = NEW
+    leader.levels.tick()
+    leader.levels.tick()
+    assert [each.feature_level for each in leader.proposed] == [ABOVE]
+    assert not leader.levels.may_be_new
+
+
+@pytest.mark.usefixtures("_next_version")
+def test_what_the_members_are_heard_to_know_first_counts() -> None:
+    leader = Leader(_2=NEW, _3=OLD)
+    leader.lead(1)
+    leader.heard[3] = NEW
+    leader.levels.tick()
+    leader.levels.tick()
+    assert [each.feature_level for each in leader.proposed] == [HIGHEST], "the rest is an operator's upgrade"
+
+
+@pytest.mark.usefixtures("_next_version")
+def test_a_new_disk_in_an_old_cluster_raises_nothing() -> None:
+    leader = Leader(_2=NEW, _3=NEW)
+    assert leader.levels.may_be_new
+    leader.append()
+    leader.lead(7)
+    assert leader.proposed == []
+    assert not leader.levels.may_be_new
+
+
+@pytest.mark.usefixtures("_next_version")
+def test_a_leader_that_lost_its_term_judges_the_log_anew() -> None:
+    leader = Leader(_2=NEW)
+    leader.lead(1)
+    leader.state.role = FOLLOWER
+    leader.append()
+    leader.heard[3] = NEW
+    leader.levels.tick()
+    leader.lead(3)
+    assert leader.proposed == []
 
 
 @pytest.mark.usefixtures("_next_version")

@@ -1,6 +1,5 @@
 """Commands of `keelmq dlq`."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Annotated
 
@@ -76,6 +75,8 @@ def replay(
 
 async def _replay(admin: "Admin", group: str, rate: int, offsets: list[int] | None) -> tuple[int, int]:
     """Replay portions of a tenth of a second each, paced to `rate` messages per second."""
+    import asyncio
+
     portion = max(1, min(GIVE_BACK_MESSAGES_MAX, rate // 10))
     replayed = already = 0
     loop = asyncio.get_running_loop()

@@ -1,6 +1,5 @@
 """Command `keelmq consume`."""
 
-import asyncio
 import base64
 import contextlib
 from collections.abc import Callable
@@ -12,6 +11,8 @@ from keelmq.cli.complete import TopicArgument, group_names
 from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, run, say, when
 
 if TYPE_CHECKING:
+    import asyncio
+
     from keelmq.consuming.consumer import Consumer, Start
     from keelmq.consuming.selection import Selection
     from keelmq.message import ReceivedMessage
@@ -89,6 +90,8 @@ async def _read_as_member(
     follow: bool,
     emit: "Callable[[ReceivedMessage], bool]",
 ) -> None:
+    import asyncio
+
     from keelmq.consuming.consumer import Consumer
 
     async with Consumer(
@@ -114,6 +117,8 @@ async def _read_as_member(
 
 async def _close_at_end(connection: "Connection", consumer: "Consumer", group: str, topic: str) -> None:
     """Close the consumer when every message of its queues is printed and committed."""
+    import asyncio
+
     from keelmq.admin import Admin
 
     while True:
@@ -133,6 +138,8 @@ async def _read_directly(
     follow: bool,
     emit: "Callable[[ReceivedMessage], bool]",
 ) -> None:
+    import asyncio
+
     from keelmq.admin import Admin
 
     info = await Admin(connection).topic(topic)
@@ -165,6 +172,8 @@ async def _read_directly(
 
 
 async def _cancel(*tasks: "asyncio.Task[None]") -> None:
+    import asyncio
+
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

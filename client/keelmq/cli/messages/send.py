@@ -1,6 +1,5 @@
 """Command `keelmq send`."""
 
-import asyncio
 import itertools
 import sys
 from collections.abc import Awaitable, Callable
@@ -92,6 +91,8 @@ def send(
 
 async def _send_lines(one: "Callable[[bytes], Awaitable[SendResult]]", as_json: bool) -> None:
     """Send the lines of stdin in order; stop at the first failure. Messages printed before it are stored."""
+    import asyncio
+
     while lines := await asyncio.to_thread(lambda: list(itertools.islice(sys.stdin.buffer, LINES_AT_ONCE))):
         bodies = [line.rstrip(b"\r\n") for line in lines]
         results = await asyncio.gather(*(one(body) for body in bodies if body), return_exceptions=True)

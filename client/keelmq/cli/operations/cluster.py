@@ -1,6 +1,5 @@
 """Commands of `keelmq cluster`."""
 
-import asyncio
 import sys
 import time
 from collections.abc import Sequence
@@ -91,6 +90,8 @@ def status(
 
 async def _watch(servers: str, interval_s: float, *, as_json: bool) -> None:
     """Show the cluster until the process is interrupted."""
+    import asyncio
+
     from rich.console import Console
 
     console = Console()
@@ -173,6 +174,8 @@ def _is_healthy(answers: "Sequence[Answer]") -> bool:
 
 async def ask_all(servers: str) -> list[Answer]:
     """Return the answers of the nodes named by `servers` and of the nodes that these know."""
+    import asyncio
+
     from keelmq.transport.known_nodes import parse_servers
 
     urls = [origin.url for origin in parse_servers(servers_of(servers))]

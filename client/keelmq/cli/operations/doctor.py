@@ -1,6 +1,5 @@
 """Command `keelmq doctor`: asks all nodes, looks from all sides, and says what to do next."""
 
-import asyncio
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Final
@@ -58,6 +57,8 @@ def _print(seen: Seen, found: Sequence[Finding]) -> None:
 
 
 async def _look(servers: str, seconds: float) -> Seen:
+    import asyncio
+
     first, before = await _ask(servers)
     await asyncio.sleep(seconds)
     last, after = await _ask(servers)
@@ -78,6 +79,8 @@ def _statuses(answers: Sequence[Answer]) -> "list[ClusterStatus]":
 
 async def _ask(servers: str) -> tuple[list[Answer], dict[int, Reading]]:
     """Return the answers of all nodes, and the metrics of those that show them."""
+    import asyncio
+
     answers = await ask_all(servers)
     nodes = [(answer.status.node_id, answer.url) for answer in answers if answer.status is not None]
     readings = await asyncio.gather(*(read_metrics(url, servers) for _, url in nodes))

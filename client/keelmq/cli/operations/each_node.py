@@ -1,6 +1,5 @@
 """Asks every node of a cluster, each over a connection of its own, or one of them."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, NamedTuple, TypeVar
 
@@ -42,6 +41,8 @@ async def ask_each(
     """Return the answers of all nodes, or of the one node. Raises NotFound (`node_not_found`) when none of this id
     answers, and Conflict (`node_not_asked`) when that one cannot be asked.
     """
+    import asyncio
+
     views = await ask_all(servers)
     found = [(None if each.status is None else each.status.node_id, each.url, each.error) for each in views]
     if node_id is None:

@@ -1,6 +1,5 @@
 """Commands `keelmq cluster add-node`, `promote`, `set-address`, `remove-node` and `rebuild`: the nodes of a cluster."""
 
-import asyncio
 import sys
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -165,6 +164,8 @@ def rebuild(
 
 
 async def _promote_when_ready(admin: "Admin", node_id: int) -> "ClusterMembers":
+    import asyncio
+
     from rich.console import Console
     from rich.progress import Progress
 

@@ -1,6 +1,5 @@
 """Command `keelmq top`: rates, lag and nodes, again and again."""
 
-import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
@@ -65,6 +64,8 @@ def top(
 
 async def _watch(servers: str, interval_s: float, rounds: int | None, *, as_json: bool) -> bool:
     """Print rounds until they are over; return whether any node answered in the last one."""
+    import asyncio
+
     from rich.console import Console
     from rich.live import Live
 
@@ -96,6 +97,8 @@ async def _watch(servers: str, interval_s: float, rounds: int | None, *, as_json
 
 
 async def _ask(servers: str) -> Round:
+    import asyncio
+
     answers = await ask_all(servers)
     urls = [answer.url for answer in answers if answer.status is not None]
     readings = await asyncio.gather(*(read_metrics(url, servers) for url in urls))
