@@ -126,9 +126,9 @@ class Connections:
         """Return whether to note again who is at the other end of the connection."""
         return connection.notes.is_look_due(self._steady_s())
 
-    def note_producer(self, request: web.Request, group: str) -> None:
-        """Note that the client of the request sends transactions of the producer group."""
-        connection = self._of_protocol.get(cast("asyncio.Protocol", request.protocol))
+    def note_producer(self, protocol: object, group: str) -> None:
+        """Note that the client of the server's `protocol`, if it is counted here, sends transactions of the group."""
+        connection = self._of_protocol.get(cast("asyncio.Protocol", protocol))
         if connection is not None:
             connection.notes.produces(group)
 

@@ -223,7 +223,7 @@ class TransactionBatchApi:
             messages += sum(header.count for header in proposal.command.batches)
             if messages > REQUEST_MESSAGES_MAX:
                 raise too_many_messages()
-            self._core.connections.note_producer(request, half.producer_group)
+            self._core.note_producer(request, half.producer_group)
             proposals.append(proposal)
         return proposals
 
