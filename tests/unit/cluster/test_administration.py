@@ -13,6 +13,7 @@ from cluster.broker import Broker
 from cluster.budgets.connection_limits import ADMINISTRATION_CONNECTIONS_MAX, connections_max
 from cluster.budgets.connections import FILES_RESERVED, HEARD_MAX, RESERVED_CONNECTIONS
 from cluster.http.administration import may_go_to
+from cluster.http.listening import HttpServer
 from cluster.process.addresses import ConfigError
 from cluster.process.config import NodeConfig
 from cluster.process.config_loading import load
@@ -171,6 +172,23 @@ def test_files_are_kept_for_the_connections_of_both_listeners(monkeypatch: pytes
     beside = alone - ADMINISTRATION_CONNECTIONS_MAX - RESERVED_CONNECTIONS - HEARD_MAX
     assert connections_max(100_000, beside_administration=True) == beside
     assert connections_max(50, beside_administration=True) == 50
+
+
+async def test_at_the_end_both_listeners_wait_for_their_requests_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that is stopped takes no longer because it has a second listener."""
+    seen, end = list[str](), HttpServer.end
+
+    async def noted(server: HttpServer) -> None:
+        seen.append("begins")
+        await end(server)
+        seen.append("ends")
+
+    monkeypatch.setattr(HttpServer, "end", noted)
+    async with running_node(two_listeners(tmp_path), []):
+        pass
+    assert seen == ["begins", "begins", "ends", "ends"]
 
 
 async def test_a_taken_address_ends_the_start_and_leaves_nothing_open(tmp_path: Path) -> None:
