@@ -129,6 +129,36 @@ async def test_both_listeners_are_measured_as_one(node: Node) -> None:
     assert f"keelmq_admin_connections_limit {ADMINISTRATION_CONNECTIONS_MAX:.1f}" in text
 
 
+async def test_connections_of_administration_are_counted_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("cluster.budgets.connection_limits.ADMINISTRATION_CONNECTIONS_MAX", CONNECTIONS)
+    async with running_node(two_listeners(tmp_path), []) as node, contextlib.AsyncExitStack() as opened:
+        own = node.core.admin_connections
+        assert own is not None
+        host, _, port = (node.core.config.admin_listen or "").partition(":")
+        for _ in range(FLOOD):
+            opened.callback((await asyncio.open_connection(host, int(port)))[1].close)
+
+        async def is_flooded() -> bool:
+            return own.closed["idle"] + own.reserved >= FLOOD - CONNECTIONS
+
+        await node.wait(is_flooded)
+        text = (await node.call("GET", f"{url_of(node)}/metrics")).body.decode()
+
+        def counted(name: str) -> dict[str, float]:
+            return {labels: float(count) for labels, count in re.findall(rf"^{name}_total(\S*) (\S+)$", text, re.M)}
+
+        assert counted("keelmq_admin_connections_reserved") == {"": own.reserved}
+        assert counted("keelmq_admin_connections_closed") == {
+            f'{{reason="{reason}"}}': count for reason, count in own.closed.items()
+        }
+        assert set(counted("keelmq_http_connections_closed").values()) == {0}
+        assert counted("keelmq_http_connections_reserved") == {"": 0}
+    assert "HTTP connections are open at admin_listen" in caplog.text
+    assert "HTTP connections are open at http_listen" not in caplog.text
+
+
 async def test_a_flood_at_the_listener_of_clients_takes_nothing_of_administration(node: Node) -> None:
     """The administrator has the address of the flood, and its idle connection stays open all the same."""
     config = node.core.config
