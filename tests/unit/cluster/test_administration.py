@@ -76,7 +76,7 @@ async def test_every_route_is_served_where_its_permission_says(node: Node) -> No
             else:
                 assert here.status == 421, at
                 assert "Location" not in here.headers, at
-                assert admin_url not in str(here), at
+            assert here.body["detail"].endswith(f"use {admin_url}"), at
     assert seen["administration"] > 20, seen
     assert seen["console"] == 2, seen
     assert seen["clients"] > 35, seen
@@ -88,6 +88,33 @@ async def test_without_the_option_one_listener_serves_everything(tmp_path: Path)
         for path in ("/metrics", "/console", "/v1/users", "/v1/cluster/settings"):
             assert (await node.call("GET", path)).status == 200
         assert node.core.admin_connections is None
+
+
+@pytest.mark.parametrize(("auth", "is_told"), [("off", True), ("permissive", True), ("enforce", False)])
+async def test_the_console_tells_its_address_to_whoever_could_ask_for_it(
+    tmp_path: Path, auth: Any, is_told: bool
+) -> None:
+    """The files of the console are public. Where permissions hold, strangers are not told; the administrator is."""
+    token = "administrator-of-the-tests-0123456789abcdef"
+    file = tmp_path / "admin"
+    file.touch(mode=0o600)
+    file.write_text(token)
+    async with running_node(two_listeners(tmp_path, auth=auth, admin_token_file=str(file)), []) as node:
+        asked = await node.call("GET", "/console")
+        assert (asked.status, asked.body["code"]) == (421, "wrong_listener")
+        assert (url_of(node) in asked.body["detail"]) == is_told
+        node.session.headers["Authorization"] = f"Bearer {token}"
+        assert (await node.call("GET", "/console")).body["detail"].endswith(f"use {url_of(node)}")
+
+
+async def test_who_is_on_another_machine_is_told_that_a_loopback_address_is_none_of_theirs(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cluster.http.administration.may_go_to", lambda url, client: False)
+    asked = await node.call("GET", "/v1/users")
+    assert (asked.status, asked.body["code"]) == (421, "wrong_listener")
+    assert "Location" not in asked.headers
+    assert asked.body["detail"].endswith(f"use {url_of(node)} on this node's own machine")
 
 
 async def test_the_query_goes_along(node: Node) -> None:
