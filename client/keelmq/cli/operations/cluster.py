@@ -172,12 +172,16 @@ def _is_healthy(answers: "Sequence[Answer]") -> bool:
 
 
 async def ask_all(servers: str) -> list[Answer]:
-    """Return the answers of the nodes named by `servers` and of the nodes that these know."""
+    """Return the answers of the nodes named by `servers` and of the nodes that these know. A node that has answered is
+    not asked again at the URL that others know it by: it may have another one for administration.
+    """
     from keelmq.transport.known_nodes import parse_servers
 
     urls = [origin.url for origin in parse_servers(servers_of(servers))]
     answers = await asyncio.gather(*(_ask(url, servers) for url in urls))
-    known = {node.url for answer in answers if answer.status is not None for node in answer.status.nodes}
+    statuses = [answer.status for answer in answers if answer.status is not None]
+    seen = {status.node_id for status in statuses}
+    known = {node.url for status in statuses for node in status.nodes if node.node_id not in seen}
     answers += await asyncio.gather(*(_ask(url, servers) for url in sorted(known - set(urls))))
     # A node that is reachable under several URLs is shown once.
     by_node: dict[object, Answer] = {}
