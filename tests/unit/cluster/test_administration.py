@@ -146,6 +146,13 @@ async def test_each_listener_names_itself_where_this_node_leads(node: Node) -> N
     assert [each["url"] for each in there["nodes"]] == [node.core.config.advertised_url()]
 
 
+async def test_a_node_tells_its_listener_to_whoever_may_describe_the_cluster(tmp_path: Path, node: Node) -> None:
+    for url in ("", url_of(node)):
+        assert (await node.call("GET", f"{url}/v1/cluster")).body["admin_url"] == url_of(node)
+    async with running_node(node_config(tmp_path / "without"), []) as without:
+        assert (await without.call("GET", "/v1/cluster")).body["admin_url"] is None
+
+
 async def test_both_listeners_are_measured_as_one(node: Node) -> None:
     for url in ("", url_of(node)):
         assert (await node.call("GET", f"{url}/v1/cluster")).status == 200

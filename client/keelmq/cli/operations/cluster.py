@@ -246,6 +246,14 @@ def _print_log_holders(statuses: "Sequence[ClusterStatus]") -> None:
     print_table(title, ["kind", "subject", "from entry", "since", "bytes"], rows)
 
 
+def _print_administration(statuses: "Sequence[ClusterStatus]") -> None:
+    """Print which nodes have a listener for administration, if any has."""
+    own = [f"{each.admin_url} (node {each.node_id})" for each in statuses if each.admin_url is not None]
+    none = [f"node {each.node_id}" for each in statuses if each.admin_url is None]
+    if own:
+        say(f"administration at {', '.join(own)}" + "".join(f"; {each} has none" for each in none))
+
+
 def _row(answer: Answer) -> list[Any]:
     """Return the row of a node in the table of nodes."""
     status = answer.status
@@ -282,6 +290,7 @@ def _print_nodes(answers: "Sequence[Answer]") -> None:
     positions = ["committed", "applied", "durable", "state hash"]
     columns = ["node", "url", "role", "term", *positions, "replica", "connected to", "version"]
     print_table(None, columns, [_row(answer) for answer in answers])
+    _print_administration(members)
     _print_log_holders(statuses)
     for status in statuses:
         for alarm in status.alarms:
