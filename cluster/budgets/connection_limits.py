@@ -27,12 +27,13 @@ def connections_max(configured: int, *, beside_administration: bool = False) -> 
 def connections_of(config: NodeConfig) -> tuple[Connections, Connections | None]:
     """Return the connections of clients, and those of the listener of administration, if there is one."""
     has_own, write_timeout_s = config.admin_listen is not None, config.request_timeout_ms / 1000
-    limits = (
-        connections_max(config.max_connections, beside_administration=has_own),
-        ADMINISTRATION_CONNECTIONS_MAX,
-    )
+    limits = {
+        "http_listen": connections_max(config.max_connections, beside_administration=has_own),
+        "admin_listen": ADMINISTRATION_CONNECTIONS_MAX,
+    }
     numbers = itertools.count(1)
     clients, own = (
-        Connections(limit, config.address_share_percent, write_timeout_s, numbers=numbers) for limit in limits
+        Connections(limit, config.address_share_percent, write_timeout_s, numbers=numbers, listener=listener)
+        for listener, limit in limits.items()
     )
     return clients, own if has_own else None

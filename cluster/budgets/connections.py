@@ -63,10 +63,12 @@ class Connections:
         write_timeout_s: float,
         steady_s: Callable[[], float] = time.monotonic,
         numbers: Iterator[int] | None = None,
+        listener: str = "http_listen",
     ) -> None:
         """Create the counters. A client that reads nothing of its answers for `write_timeout_s` is disconnected. Each
-        connection gets the next one of `numbers`, which grow.
+        connection gets the next one of `numbers`, which grow. Log lines name the `listener` by its option.
         """
+        self._listener = listener
         self.write_timeout_s = write_timeout_s
         self.limit = limit
         self._main = _Pool(ClientBudget(limit, share_percent))
@@ -126,9 +128,9 @@ class Connections:
         """Return whether to note again who is at the other end of the connection."""
         return connection.notes.is_look_due(self._steady_s())
 
-    def note_producer(self, request: web.Request, group: str) -> None:
-        """Note that the client of the request sends transactions of the producer group."""
-        connection = self._of_protocol.get(cast("asyncio.Protocol", request.protocol))
+    def note_producer(self, protocol: object, group: str) -> None:
+        """Note that the client of the server's `protocol`, if it is counted here, sends transactions of the group."""
+        connection = self._of_protocol.get(cast("asyncio.Protocol", protocol))
         if connection is not None:
             connection.notes.produces(group)
 
@@ -215,10 +217,11 @@ class Connections:
             return
         self._reported_s = now_s
         logger.warning(
-            "%d HTTP connections are open, %d of them of %s; closed since the last such line: %d idle ones and %d in "
-            "the reserve to make room, %d whose client read nothing for %.0f s, %d that an address without room opened "
-            "faster than %d a second",
+            "%d HTTP connections are open at %s, %d of them of %s; closed since the last such line: %d idle ones and "
+            "%d in the reserve to make room, %d whose client read nothing for %.0f s, %d that an address without room "
+            "opened faster than %d a second",
             self.open,
+            self._listener,
             self._main.budget.held_by(self._main.budget.largest_holder()),
             self._main.budget.largest_holder() or "nobody",
             self._unreported["idle"],

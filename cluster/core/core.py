@@ -386,6 +386,12 @@ class Core:
             request.remote or "",
         )
 
+    def note_producer(self, request: web.Request, group: str) -> None:
+        """Note that the client of the request, at whichever listener, sends transactions of the producer group."""
+        for connections in (self.connections, self.admin_connections):
+            if connections is not None:
+                connections.note_producer(request.protocol, group)
+
     def new_id(self) -> str:
         """Return a new id that is unique for ever: the prefix of the process and a counter in hexadecimal digits. It
         may serve as batch, transaction and member id.

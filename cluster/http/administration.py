@@ -16,6 +16,9 @@ from cluster.http.authorization import authorized
 from cluster.http.routes import CONSOLE_PATH, Handler, Route
 from cluster.problems import Problem
 from cluster.process.addresses import is_loopback
+from cluster.security.permissions import CLUSTER
+
+_WRONG: Final = "this node serves administration, metrics and its console at admin_listen only"
 
 IS_ADMINISTRATION: Final = web.AppKey("is_administration", bool)
 """Key of an application: whether the listener of administration serves it."""
@@ -48,18 +51,19 @@ def may_go_to(url: str, client: str) -> bool:
 
 
 def _sent_on(core: Core, route: Route) -> Handler:
-    """Return a handler that redirects to the listener of administration. Strangers, who may use public routes, and
-    clients who would look for the address on their own machine, are not told where it is.
+    """Return a handler that redirects to the listener of administration. Strangers, who may use public routes, are not
+    told where it is; clients who would look for it on their own machine are told, and not redirected.
     """
     url = core.config.advertised_admin_url() or ""
 
     async def handler(request: web.Request) -> web.StreamResponse:
         if route.redirects:
             core.require_leader()  # a follower names the leader, which sends the client on
-        problem = Problem(
-            "wrong_listener", "this node serves administration, metrics and its console at admin_listen only"
-        )
-        if route.access.is_public or not may_go_to(url, request.remote or ""):
+        detail, goes = _WRONG, may_go_to(url, request.remote or "")
+        if not route.access.is_public or core.access.may(request, "describe", CLUSTER):
+            detail += f"; use {url}" + ("" if goes else " on this node's own machine")
+        problem = Problem("wrong_listener", detail)
+        if route.access.is_public or not goes:
             raise problem
         response = problem.response()
         response.set_status(web.HTTPTemporaryRedirect.status_code)

@@ -82,7 +82,8 @@ class ClusterView(Response, kw_only=True, frozen=True):
     this node does not have it yet. `removed` is true when other nodes report that this node is no longer in the
     cluster. `log_holders` lists the objects for which this node's log is kept, the largest holder first. `waits_for`
     names the nodes that an election needs and has not heard, and the rule; null otherwise. `index_rebuild` is the
-    progress while the index is rebuilt from the log; null otherwise.
+    progress while the index is rebuilt from the log; null otherwise. `admin_url` is the URL of this node's listener for
+    administration; null without one, and without the permission to describe the cluster.
     """
 
     cluster_id: str
@@ -108,6 +109,7 @@ class ClusterView(Response, kw_only=True, frozen=True):
     version: str
     feature_level: int
     """Feature level in force."""
+    admin_url: str | None
 
 
 class ClusterApi:
@@ -232,6 +234,7 @@ class ClusterApi:
                 alarms=self._alarms.active if sees_all else [_without_names(each) for each in self._alarms.active],
                 version=VERSION,
                 feature_level=raft.feature_levels.in_force,
+                admin_url=core.config.advertised_admin_url() if sees_all else None,
             )
         )
 

@@ -192,7 +192,7 @@ class TransactionApi:
         require_send(core, request, half)
         proposal = await self._halves.proposal(half, transaction_id, RequestAttributes())
         applied = await core.propose(proposal.command, proposal.blocks)
-        core.connections.note_producer(request, half.producer_group)
+        core.note_producer(request, half.producer_group)
         prepared: Prepared = applied.result
         if not prepared.duplicate:
             core.metrics.prepared.inc()

@@ -146,7 +146,7 @@ class TransactionBatchApi:
                 problem = problem_of_part(outcome, request).document()
                 results.append(PreparedOne(transaction_id=transaction_id, problem=problem))
                 continue
-            core.connections.note_producer(request, half.producer_group)
+            core.note_producer(request, half.producer_group)
             prepared: Prepared = outcome.result
             if not prepared.duplicate:
                 core.metrics.prepared.inc()

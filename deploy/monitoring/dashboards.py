@@ -238,6 +238,20 @@ NODE: Final = Dashboard(
             ),
         ),
         Panel("Connections closed", "ops", ((rate("keelmq_http_connections_closed_total", "reason"), "{{reason}}"),)),
+        Panel(
+            "Connections of administration",
+            "none",
+            (
+                (gauge("keelmq_admin_connections"), "{{instance}}"),
+                (gauge("keelmq_admin_connections_limit"), "limit {{instance}}"),
+            ),
+            "At admin_listen; 0 on nodes without that listener.",
+        ),
+        Panel(
+            "Connections of administration closed",
+            "ops",
+            ((rate("keelmq_admin_connections_closed_total", "reason"), "{{reason}}"),),
+        ),
         Panel("Free space", "bytes", ((gauge("keelmq_disk_free_bytes"), "{{instance}}"),)),
         Panel(
             "Index",

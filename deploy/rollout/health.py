@@ -30,6 +30,10 @@ class View(NamedTuple):
     status: dict[str, Any] | None
 
 
+class _NotReached(OSError):
+    """No connection was made, so nothing was asked."""
+
+
 class Unhealthy(Exception):
     """The cluster did not become healthy in time; the text has the reasons."""
 
@@ -61,18 +65,28 @@ class Probe:
             return View(node, str(error) or repr(error), None)
 
     def call(self, node: Node, method: str, path: str, body: Any = None) -> tuple[int, dict[str, Any]]:
-        """Return status and answer of an administrative call of this node, which it may serve at a listener for
-        administration. Raises Unhealthy when it does not answer.
+        """Return status and answer of an administrative call of this node, at the first of its URLs that is reached.
+
+        Raises Unhealthy when it does not answer, or serves the call only where this machine does not reach it. No
+        address that is answered is asked: the token is shown to the nodes of the inventory.
         """
         content = None if body is None else json.dumps(body).encode()
-        try:
-            code, answer = self._request(node.url, method, path, content, CALL_TIMEOUT_S)
-            if code == HTTPStatus.TEMPORARY_REDIRECT and _says_wrong_listener(answer) and node.admin_url:
-                # Not the address that was answered: the token is shown to the nodes of the inventory.
-                code, answer = self._request(node.admin_url, method, path, content, CALL_TIMEOUT_S)
-            return code, json.loads(answer) if answer else {}
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            raise Unhealthy(f"node {node.id} ({node.host}): {method} {path}: {str(error) or repr(error)}") from None
+        called = f"node {node.id} ({node.host}): {method} {path}"
+        not_reached: list[str] = []
+        for url in node.administered_at:
+            try:
+                code, answer = self._request(url, method, path, content, CALL_TIMEOUT_S)
+                document = json.loads(answer) if answer else {}
+            except _NotReached as error:
+                not_reached.append(f"{url}: {error}")
+                continue
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                raise Unhealthy(f"{called}: {str(error) or repr(error)}") from None
+            if isinstance(document, dict) and document.get("code") == WRONG_LISTENER:
+                reason = "; ".join(not_reached) or "this machine has no address of it"
+                raise Unhealthy(f"{called} is served at admin_listen only: {reason}")
+            return code, document
+        raise Unhealthy(f"{called}: {'; '.join(not_reached)}")
 
     def _get(self, node: Node, path: str) -> tuple[int, bytes]:
         return self._request(node.url, "GET", path, None, PROBE_TIMEOUT_S)
@@ -81,11 +95,16 @@ class Probe:
         parts = urlsplit(url)
         host = parts.hostname or ""
         connection = (
-            http.client.HTTPSConnection(host, parts.port, timeout=timeout_s, context=self._tls)
+            http.client.HTTPSConnection(host, parts.port, timeout=PROBE_TIMEOUT_S, context=self._tls)
             if parts.scheme == "https"
-            else http.client.HTTPConnection(host, parts.port, timeout=timeout_s)
+            else http.client.HTTPConnection(host, parts.port, timeout=PROBE_TIMEOUT_S)
         )
         try:
+            try:
+                connection.connect()
+            except OSError as error:
+                raise _NotReached(str(error) or repr(error)) from None
+            connection.sock.settimeout(timeout_s)
             # Calls that change something say what they send, also without a body.
             headers = self._headers if method == "GET" else {**self._headers, "Content-Type": "application/json"}
             connection.request(method, path, body, headers)
@@ -213,13 +232,6 @@ def _why_behind(node_ids: Sequence[int], leader_id: int, views: Sequence[View]) 
         if not member["connected"] or behind > BEHIND_ENTRIES_MAX:
             return f"node {node_id} is {max(behind, 0)} entries behind the leader"
     return None
-
-
-def _says_wrong_listener(body: bytes) -> bool:
-    try:
-        return bool(json.loads(body)["code"] == WRONG_LISTENER)
-    except (ValueError, KeyError, TypeError):  # a redirect to another node has no body
-        return False
 
 
 def _detail(body: bytes) -> str:

@@ -108,6 +108,14 @@ class Node(msgspec.Struct, kw_only=True, frozen=True):
     joining_configs: tuple[str, ...]
     """The same for a node with an empty disk that joins a running cluster, at each of the other nodes."""
 
+    @property
+    def administered_at(self) -> tuple[str, ...]:
+        """URLs at which this machine administers the node, the best one first: its listener for administration, unless
+        that is at a loopback address of another host, and its URL, in case the node does not run with it yet.
+        """
+        is_elsewhere = bool(self.ssh) and is_loopback(urlsplit(self.admin_url).hostname or "")
+        return (self.admin_url, self.url) if self.admin_url and not is_elsewhere else (self.url,)
+
 
 class Inventory(msgspec.Struct, kw_only=True, frozen=True):
     path: Path

@@ -63,7 +63,8 @@ class WaysBack(NodeVerbs):
         )
 
     def _create(self, target: str, node: Node | None) -> None:
-        urls = ",".join(each.url for each in self._inventory.nodes)
+        # The listeners for administration are named, too: the command shows the token where it was told to.
+        urls = ",".join(dict.fromkeys(url for each in self._inventory.nodes for url in each.administered_at))
         chosen = [] if node is None else ["--node", node.url]
         with self._report.live(lambda: _written(target)):
             made = json.loads(self._keelmq("backup", "create", target, "--servers", urls, *chosen, "--json"))

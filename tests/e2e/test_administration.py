@@ -119,6 +119,14 @@ def test_every_route_at_both_listeners_tells_only_who_may_use_it(cluster: Cluste
             assert "location" not in here.headers, at
 
 
+def test_only_who_may_describe_the_cluster_is_told_the_listeners(cluster: ClusterProcess) -> None:
+    leader = cluster.wait_leader()
+    for rules, is_told in (([rule("*", on="topic:*")], False), ([rule("describe", on="cluster")], True)):
+        headers = bearer(someone(leader_at_administration(cluster), *rules).token)
+        status = ok(leader.request("GET", "/v1/cluster", headers=headers))
+        assert status["admin_url"] == (admin_url(leader) if is_told else None)
+
+
 def leader_at_administration(cluster: ClusterProcess) -> Any:
     """Return the leader, whose requests go to its listener of administration."""
     leader = cluster.wait_leader()

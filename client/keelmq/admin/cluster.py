@@ -88,7 +88,8 @@ class ClusterStatus(View, frozen=True, kw_only=True):
     leader called committed, even if the node does not have it yet. `removed` is true when other nodes report that the
     node is no longer in the cluster. `waits_for` names the nodes that an election needs and has not heard;
     `index_rebuild` is the progress while the index is rebuilt. `log_holders` lists the objects for which the node's log
-    is kept, the largest holder first. `feature_level` is the level in force.
+    is kept, the largest holder first. `feature_level` is the level in force. `admin_url` is the URL of the node's
+    listener for administration, for principals who may describe the cluster; None without one.
     """
 
     cluster_id: str
@@ -113,3 +114,4 @@ class ClusterStatus(View, frozen=True, kw_only=True):
     alarms: tuple[Alarm, ...] = ()
     version: str | None = None
     feature_level: int | None = None
+    admin_url: str | None = None

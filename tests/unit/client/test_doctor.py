@@ -25,6 +25,8 @@ process_open_fds 200.0
 process_max_fds 20000.0
 keelmq_http_connections 10.0
 keelmq_http_connections_limit 4096.0
+keelmq_admin_connections 4.0
+keelmq_admin_connections_limit 256.0
 keelmq_index_writes_stopped 0.0
 keelmq_index_delayed_write_bytes_per_second 0.0
 keelmq_clock_offset_seconds{{node_id="2"}} -0.1
@@ -143,6 +145,7 @@ BROKEN: Final = [
     ("few_files", with_metrics(process_max_fds=1024)),
     ("few_files", with_metrics(process_open_fds=19_000)),
     ("few_connections", with_metrics(keelmq_http_connections=4000)),
+    ("few_admin_connections", with_metrics(keelmq_admin_connections=250)),
     ("index_stalled", with_metrics(keelmq_index_writes_stopped=1)),
     ("clock_wrong", with_metrics(keelmq_clock_offset_seconds=-0.9)),
     ("certificate_ends", with_metrics(keelmq_peer_certificate_expires_timestamp_seconds=NOW_S + 86_400)),

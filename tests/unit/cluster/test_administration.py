@@ -13,6 +13,7 @@ from cluster.broker import Broker
 from cluster.budgets.connection_limits import ADMINISTRATION_CONNECTIONS_MAX, connections_max
 from cluster.budgets.connections import FILES_RESERVED, HEARD_MAX, RESERVED_CONNECTIONS
 from cluster.http.administration import may_go_to
+from cluster.http.listening import HttpServer
 from cluster.process.addresses import ConfigError
 from cluster.process.config import NodeConfig
 from cluster.process.config_loading import load
@@ -75,7 +76,7 @@ async def test_every_route_is_served_where_its_permission_says(node: Node) -> No
             else:
                 assert here.status == 421, at
                 assert "Location" not in here.headers, at
-                assert admin_url not in str(here), at
+            assert here.body["detail"].endswith(f"use {admin_url}"), at
     assert seen["administration"] > 20, seen
     assert seen["console"] == 2, seen
     assert seen["clients"] > 35, seen
@@ -87,6 +88,33 @@ async def test_without_the_option_one_listener_serves_everything(tmp_path: Path)
         for path in ("/metrics", "/console", "/v1/users", "/v1/cluster/settings"):
             assert (await node.call("GET", path)).status == 200
         assert node.core.admin_connections is None
+
+
+@pytest.mark.parametrize(("auth", "is_told"), [("off", True), ("permissive", True), ("enforce", False)])
+async def test_the_console_tells_its_address_to_whoever_could_ask_for_it(
+    tmp_path: Path, auth: Any, is_told: bool
+) -> None:
+    """The files of the console are public. Where permissions hold, strangers are not told; the administrator is."""
+    token = "administrator-of-the-tests-0123456789abcdef"
+    file = tmp_path / "admin"
+    file.touch(mode=0o600)
+    file.write_text(token)
+    async with running_node(two_listeners(tmp_path, auth=auth, admin_token_file=str(file)), []) as node:
+        asked = await node.call("GET", "/console")
+        assert (asked.status, asked.body["code"]) == (421, "wrong_listener")
+        assert (url_of(node) in asked.body["detail"]) == is_told
+        node.session.headers["Authorization"] = f"Bearer {token}"
+        assert (await node.call("GET", "/console")).body["detail"].endswith(f"use {url_of(node)}")
+
+
+async def test_who_is_on_another_machine_is_told_that_a_loopback_address_is_none_of_theirs(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cluster.http.administration.may_go_to", lambda url, client: False)
+    asked = await node.call("GET", "/v1/users")
+    assert (asked.status, asked.body["code"]) == (421, "wrong_listener")
+    assert "Location" not in asked.headers
+    assert asked.body["detail"].endswith(f"use {url_of(node)} on this node's own machine")
 
 
 async def test_the_query_goes_along(node: Node) -> None:
@@ -118,6 +146,13 @@ async def test_each_listener_names_itself_where_this_node_leads(node: Node) -> N
     assert [each["url"] for each in there["nodes"]] == [node.core.config.advertised_url()]
 
 
+async def test_a_node_tells_its_listener_to_whoever_may_describe_the_cluster(tmp_path: Path, node: Node) -> None:
+    for url in ("", url_of(node)):
+        assert (await node.call("GET", f"{url}/v1/cluster")).body["admin_url"] == url_of(node)
+    async with running_node(node_config(tmp_path / "without"), []) as without:
+        assert (await without.call("GET", "/v1/cluster")).body["admin_url"] is None
+
+
 async def test_both_listeners_are_measured_as_one(node: Node) -> None:
     for url in ("", url_of(node)):
         assert (await node.call("GET", f"{url}/v1/cluster")).status == 200
@@ -126,6 +161,36 @@ async def test_both_listeners_are_measured_as_one(node: Node) -> None:
     assert len(counts) == 1
     assert float(counts[0]) >= 2
     assert f"keelmq_admin_connections_limit {ADMINISTRATION_CONNECTIONS_MAX:.1f}" in text
+
+
+async def test_connections_of_administration_are_counted_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("cluster.budgets.connection_limits.ADMINISTRATION_CONNECTIONS_MAX", CONNECTIONS)
+    async with running_node(two_listeners(tmp_path), []) as node, contextlib.AsyncExitStack() as opened:
+        own = node.core.admin_connections
+        assert own is not None
+        host, _, port = (node.core.config.admin_listen or "").partition(":")
+        for _ in range(FLOOD):
+            opened.callback((await asyncio.open_connection(host, int(port)))[1].close)
+
+        async def is_flooded() -> bool:
+            return own.closed["idle"] + own.reserved >= FLOOD - CONNECTIONS
+
+        await node.wait(is_flooded)
+        text = (await node.call("GET", f"{url_of(node)}/metrics")).body.decode()
+
+        def counted(name: str) -> dict[str, float]:
+            return {labels: float(count) for labels, count in re.findall(rf"^{name}_total(\S*) (\S+)$", text, re.M)}
+
+        assert counted("keelmq_admin_connections_reserved") == {"": own.reserved}
+        assert counted("keelmq_admin_connections_closed") == {
+            f'{{reason="{reason}"}}': count for reason, count in own.closed.items()
+        }
+        assert set(counted("keelmq_http_connections_closed").values()) == {0}
+        assert counted("keelmq_http_connections_reserved") == {"": 0}
+    assert "HTTP connections are open at admin_listen" in caplog.text
+    assert "HTTP connections are open at http_listen" not in caplog.text
 
 
 async def test_a_flood_at_the_listener_of_clients_takes_nothing_of_administration(node: Node) -> None:
@@ -171,6 +236,23 @@ def test_files_are_kept_for_the_connections_of_both_listeners(monkeypatch: pytes
     beside = alone - ADMINISTRATION_CONNECTIONS_MAX - RESERVED_CONNECTIONS - HEARD_MAX
     assert connections_max(100_000, beside_administration=True) == beside
     assert connections_max(50, beside_administration=True) == 50
+
+
+async def test_at_the_end_both_listeners_wait_for_their_requests_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that is stopped takes no longer because it has a second listener."""
+    seen, end = list[str](), HttpServer.end
+
+    async def noted(server: HttpServer) -> None:
+        seen.append("begins")
+        await end(server)
+        seen.append("ends")
+
+    monkeypatch.setattr(HttpServer, "end", noted)
+    async with running_node(two_listeners(tmp_path), []):
+        pass
+    assert seen == ["begins", "begins", "ends", "ends"]
 
 
 async def test_a_taken_address_ends_the_start_and_leaves_nothing_open(tmp_path: Path) -> None:

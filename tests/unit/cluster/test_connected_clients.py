@@ -1,6 +1,7 @@
 """The list of a node's clients: connections with principal, user agent, requests and groups."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -15,20 +16,22 @@ from cluster.budgets.client_notes import (
     ClientNotes,
 )
 from cluster.limits import CLIENTS_MAX
-from tests.unit.cluster.conftest import Node
+from tests.unit.cluster.conftest import Node, running_node
+from tests.unit.cluster.test_administration import two_listeners, url_of
 
 PATH = "/v1/cluster/clients"
 
 
 async def of_agent(node: Node, agent: str) -> list[dict[str, Any]]:
-    answer = await node.call("GET", f"{PATH}?limit={CLIENTS_MAX}")
+    url = node.core.config.advertised_admin_url() or ""
+    answer = await node.call("GET", f"{url}{PATH}?limit={CLIENTS_MAX}")
     assert answer.status == 200
     return [each for each in answer.body["clients"] if each["user_agent"] == agent]
 
 
-def client(node: Node, agent: str) -> aiohttp.ClientSession:
-    """Return a session with one connection of its own."""
-    url = f"http://{node.broker.config.http_listen}"
+def client(node: Node, agent: str, url: str | None = None) -> aiohttp.ClientSession:
+    """Return a session with one connection of its own: to the URL, by default to the listener of clients."""
+    url = url or f"http://{node.broker.config.http_listen}"
     return aiohttp.ClientSession(url, headers={"User-Agent": agent}, connector=aiohttp.TCPConnector(limit=1))
 
 
@@ -63,8 +66,21 @@ async def test_a_request_that_waits_is_in_flight(node: Node) -> None:
 
 
 async def test_groups_are_those_of_requests_that_were_answered(node: Node) -> None:
+    await groups_are_noted(node, node.core.config.advertised_url())
+
+
+async def test_groups_of_requests_at_both_listeners_are_noted(tmp_path: Path) -> None:
+    fatal: list[str] = []
+    async with running_node(two_listeners(tmp_path), fatal) as node:
+        for url in (url_of(node), node.core.config.advertised_url()):
+            await groups_are_noted(node, url)
+    assert not fatal
+
+
+async def groups_are_noted(node: Node, url: str) -> None:
     await node.call("PUT", "/v1/topics/a", {"queues": 1})
-    async with client(node, "worker") as session:
+    agent = f"worker of {url}"
+    async with client(node, agent, url) as session:
 
         async def post(path: str, body: dict[str, Any]) -> int:
             async with session.post(path, json=body) as response:
@@ -81,12 +97,12 @@ async def test_groups_are_those_of_requests_that_were_answered(node: Node) -> No
         assert await post("/v1/transactions/batch", {"transactions": [{**half, "producer_group": "two"}]}) == 200
         async with session.get("/v1/producer-groups/checked/checks") as response:
             assert response.status == 200
-        (found,) = await of_agent(node, "worker")
+        (found,) = await of_agent(node, agent)
         assert found["consumer_groups"] == [{"group": "g", "member_id": "m1"}, {"group": "p", "member_id": None}]
         assert found["producer_groups"] == ["shop", "two", "checked"]
         async with session.delete("/v1/groups/g/members/m1") as response:
             assert response.status < 300
-        (found,) = await of_agent(node, "worker")
+        (found,) = await of_agent(node, agent)
         assert [each["group"] for each in found["consumer_groups"]] == ["p"]
 
 

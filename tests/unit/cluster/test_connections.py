@@ -216,7 +216,7 @@ async def test_what_was_closed_is_logged_once_per_interval(caplog: pytest.LogCap
         assert len(caplog.records) == 1
         now_s[0] = 60.0
         await clients.open(FIRST, b"x")
-    assert [record.args[3] for record in caplog.records if isinstance(record.args, tuple)] == [1, 20]
+    assert [record.args[4] for record in caplog.records if isinstance(record.args, tuple)] == [1, 20]
 
 
 @contextlib.asynccontextmanager

@@ -178,6 +178,26 @@ async def test_a_token_that_nobody_used_is_deleted_once_it_is_over(closed: Node)
     assert [user.user for user in core.state.users.after(None, 1_000)] == ["join:4", "shop"]
 
 
+@pytest.mark.parametrize("leapt_ms", [86_400_000, -86_400_000])
+async def test_no_token_is_deleted_while_nobody_knows_whether_it_is_over(closed: Node, leapt_ms: int) -> None:
+    """A deletion cannot be undone, and the clock that says that the time has come may be wrong."""
+    core, clock = closed.core, closed.clock
+    await core.propose(PutUser("join:4", (), (new_token(clock.now_ms + 60_000),), (), 0))
+    if leapt_ms < 0:  # it is over by an entry whose time was sure
+        clock.now_ms += 60_000
+        await made(closed, 5)
+    clock.leapt_ms = leapt_ms
+    clock.now_ms += 1_000  # the clocks are looked at again
+    await closed.wait(lambda: asyncio.sleep(0, not core.clock_is_sure()))
+    await remove_expired_join_tokens(core)
+    assert core.state.users.get("join:4") is not None
+    clock.leapt_ms = 0
+    clock.now_ms += 60_000
+    await closed.wait(lambda: asyncio.sleep(0, core.clock_is_sure()))
+    await remove_expired_join_tokens(core)
+    assert core.state.users.get("join:4") is None
+
+
 async def test_a_round_of_the_leader_deletes_tokens_that_are_over(tmp_path: Path) -> None:
     async with closed_node(tmp_path, retention_check_ms=10) as node:
         await made(node)

@@ -173,14 +173,18 @@ def _is_healthy(answers: "Sequence[Answer]") -> bool:
 
 
 async def ask_all(servers: str) -> list[Answer]:
-    """Return the answers of the nodes named by `servers` and of the nodes that these know."""
+    """Return the answers of the nodes named by `servers` and of the nodes that these know. A node that has answered is
+    not asked again at the URL that others know it by: it may have another one for administration.
+    """
     import asyncio
 
     from keelmq.transport.known_nodes import parse_servers
 
     urls = [origin.url for origin in parse_servers(servers_of(servers))]
     answers = await asyncio.gather(*(_ask(url, servers) for url in urls))
-    known = {node.url for answer in answers if answer.status is not None for node in answer.status.nodes}
+    statuses = [answer.status for answer in answers if answer.status is not None]
+    seen = {status.node_id for status in statuses}
+    known = {node.url for status in statuses for node in status.nodes if node.node_id not in seen}
     answers += await asyncio.gather(*(_ask(url, servers) for url in sorted(known - set(urls))))
     # A node that is reachable under several URLs is shown once.
     by_node: dict[object, Answer] = {}
@@ -245,6 +249,14 @@ def _print_log_holders(statuses: "Sequence[ClusterStatus]") -> None:
     print_table(title, ["kind", "subject", "from entry", "since", "bytes"], rows)
 
 
+def _print_administration(statuses: "Sequence[ClusterStatus]") -> None:
+    """Print which nodes have a listener for administration, if any has."""
+    own = [f"{each.admin_url} (node {each.node_id})" for each in statuses if each.admin_url is not None]
+    none = [f"node {each.node_id}" for each in statuses if each.admin_url is None]
+    if own:
+        say(f"administration at {', '.join(own)}" + "".join(f"; {each} has none" for each in none))
+
+
 def _row(answer: Answer) -> list[Any]:
     """Return the row of a node in the table of nodes."""
     status = answer.status
@@ -281,6 +293,7 @@ def _print_nodes(answers: "Sequence[Answer]") -> None:
     positions = ["committed", "applied", "durable", "state hash"]
     columns = ["node", "url", "role", "term", *positions, "replica", "connected to", "version"]
     print_table(None, columns, [_row(answer) for answer in answers])
+    _print_administration(members)
     _print_log_holders(statuses)
     for status in statuses:
         for alarm in status.alarms:

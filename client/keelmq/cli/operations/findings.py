@@ -190,6 +190,12 @@ def short_resources(seen: Seen) -> Iterator[Finding]:
             evidence = f"{used:.0f} of {limit:.0f} connections are open"
             step = "let clients keep their connections, or raise max_connections"
             yield Finding("few_connections", "warning", f"node {node_id} is short of connections", evidence, step)
+        used, limit = shown.value("keelmq_admin_connections"), shown.value("keelmq_admin_connections_limit")
+        if limit and used / limit > USED_SHARE:
+            title = f"node {node_id} is short of connections for administration"
+            evidence = f"{used:.0f} of {limit:.0f} connections are open at admin_listen"
+            step = "keelmq client list shows whose they are; let clients send at http_listen"
+            yield Finding("few_admin_connections", "warning", title, evidence, step)
         if shown.value("keelmq_index_writes_stopped") or shown.value("keelmq_index_delayed_write_bytes_per_second"):
             evidence = f"{shown.value('keelmq_index_pending_compaction_bytes') / 1e6:.0f} MB wait for compaction"
             step = "iostat -x 1 on that machine"

@@ -127,7 +127,7 @@ def _row(answer: Answer, sooner: Reading | None, later: Reading | None, passed_s
         return row
     row |= {
         "memory_mb": round(later.value("process_resident_memory_bytes") / 1e6),
-        "connections": round(later.value("keelmq_http_connections")),
+        "connections": round(later.value("keelmq_http_connections") + later.value("keelmq_admin_connections")),
         "lag_messages": round(later.value("keelmq_consumer_lag_messages")),
         "lag_s": round(later.largest("keelmq_consumer_lag_seconds"), 1),
         "disk_free_gb": round(later.value("keelmq_disk_free_bytes") / 1e9, 1),
