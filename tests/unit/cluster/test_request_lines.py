@@ -234,15 +234,18 @@ async def test_quorum_lost_and_won_is_logged_once_with_names(
 
 
 async def test_a_fresh_node_that_waits_for_a_majority_has_lost_none(
-    node: Node, lines: Lines, monkeypatch: pytest.MonkeyPatch
+    node: Node, lines: Lines, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     watch, leadership = QuorumWatch(node.core), node.core.raft.leadership
+    name = "cluster.health.quorum_watch"
+    caplog.set_level(logging.INFO, name)
+    lines.lines.clear()
     with monkeypatch.context() as alone:
         alone.setattr(leadership, "heard_voters", frozenset)
         watch.look()
         watch.look()
     watch.look()
-    [line] = lines.of("cluster.health.quorum_watch")
+    [line] = lines.of(name)
     message = f"quorum: 1 of 1 voters answer: node 1 ({node.core.url_of(1)})"
     assert (line["level"], line["message"]) == ("info", message)
 
