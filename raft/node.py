@@ -280,15 +280,15 @@ class RaftNode:
 
     # --- proposing ---------------------------------------------------------------------------------------------
 
-    def propose(self, proposal: Proposal) -> Proposed:
-        """Propose a command; the future resolves when it is fsynced on a majority and applied here.
+    def propose(self, proposal: Proposal, sender: str = "") -> Proposed:
+        """Propose a command of a sender; the future resolves when it is fsynced on a majority and applied here.
 
         Raises at once, with nothing appended: NotLeader, NoLeader, Overloaded, NodeStopped, FeatureNotEnabled. The
         awaitable raises Refused (the command was carried to every replica and changed nothing), UnknownOutcome (retry
         with the same id), DiskFull.
         """
         self._check_leads()
-        return self._proposals.submit(proposal)
+        return self._proposals.submit(proposal, sender)
 
     def refuse_waiting(self, error: RaftError) -> None:
         """Tell all who wait for a place in the log this error: nothing of theirs was appended."""

@@ -5,15 +5,15 @@ and an idle broker answers without any delay.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from raft.errors import FeatureNotEnabled, Overloaded, ProposalTooLarge, RaftError
+from raft.fair_queue import FairQueue
 from store.commands.entry import Command, Proposal, encode_entry
 from store.errors import Refused
 from store.features import FEATURES
@@ -30,6 +30,11 @@ ENTRY_WORK_BYTES = 64 * 1024
 """Maximum bytes of an entry's commands, without their blocks, each with COMMAND_OVERHEAD_BYTES and with the size of
 what the state holds for it to carry out; a larger command goes alone. It bounds the time of applying an entry, during
 which the loop does nothing else: 5 ms for 550 small produces.
+"""
+
+SENDER_SHARE: Final = 3
+"""What one sender may have in flight, as a multiple of what stays free: three quarters of the limit if it is alone, 3/7
+each if there are two. Something is always left for those who have nothing in flight.
 """
 
 
@@ -54,6 +59,7 @@ class _Waiting(NamedTuple):
     proposal: Proposal
     size_bytes: int
     work_bytes: int
+    sender: str
     future: Proposed
 
 
@@ -85,10 +91,9 @@ class ProposalQueue:
         self._stamp_ms = stamp_ms
         self._clock_is_sure = clock_is_sure
         self._feature_level = feature_level
-        self._max_entry_bytes = max_entry_bytes
         self._max_entries_in_flight = max_entries_in_flight
         self._max_in_flight_bytes = max_in_flight_bytes
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: FairQueue[_Waiting] = FairQueue(max_entry_bytes, ENTRY_WORK_BYTES, self._release)
         self._entries_in_flight = 0
         self._flush_scheduled = False
         self._last_timestamp_ms = 0
@@ -96,14 +101,18 @@ class ProposalQueue:
         """Commands wait that may be above the level in force."""
         self.in_flight_bytes = 0
         """Bytes that are proposed and not yet answered."""
+        self._in_flight_of: dict[str, int] = {}
+        """The same by sender."""
 
-    def submit(self, proposal: Proposal) -> Proposed:
-        """Queue a proposal. The future fails with RaftError, Refused or a LogError. Cancelling the future stops the
-        command only while the command is not in the log.
+    def submit(self, proposal: Proposal, sender: str = "") -> Proposed:
+        """Queue a proposal of a sender; senders take turns when more waits than one entry holds. The future fails with
+        RaftError, Refused or a LogError. Cancelling the future stops the command only while the command is not in the
+        log.
 
         Raises FeatureNotEnabled for a command above the level in force: every proposal passes here; while the level is
-        being raised, the future fails with it. Raises Overloaded when the bytes in flight would pass their limit; an
-        idle node always takes one proposal. Raises ProposalTooLarge when no log record can hold the proposal.
+        being raised, the future fails with it. Raises Overloaded when the bytes in flight would pass their limit, or
+        those of the sender its share; an idle node always takes one proposal. Raises ProposalTooLarge when no log
+        record can hold the proposal.
         """
         level = self._feature_level()
         if level is not None:
@@ -114,25 +123,36 @@ class ProposalQueue:
             raise ProposalTooLarge(
                 f"the command has {size_bytes} bytes, and a log record holds at most {MAX_PAYLOAD_BYTES}"
             )
-        if self.in_flight_bytes and self.in_flight_bytes + size_bytes > self._max_in_flight_bytes:
-            raise Overloaded(f"{self.in_flight_bytes} bytes are waiting for commit; retry shortly")
+        of_sender = self._in_flight_of.get(sender, 0)
+        if self.in_flight_bytes:
+            self._require_room(size_bytes, of_sender)
         loop = asyncio.get_running_loop()
         waiting = _Waiting(
             proposal,
             size_bytes,
             COMMAND_OVERHEAD_BYTES + command_bytes + proposal.further_work_bytes,
+            sender,
             Proposed(loop=loop),
         )
         self._any_unchecked |= level is None
         self.in_flight_bytes += size_bytes
+        self._in_flight_of[sender] = of_sender + size_bytes
         self._waiting.append(waiting)
         self._schedule_flush(loop)
         return waiting.future
 
     def fail_waiting(self, error: RaftError) -> None:
         """Fail every proposal that is not in the log yet with `error`."""
-        while self._waiting:
-            self._fail(self._waiting.popleft(), error)
+        for waiting in self._waiting.drain():
+            self._fail(waiting, error)
+
+    def _require_room(self, size_bytes: int, of_sender: int) -> None:
+        """Raise Overloaded unless there is room for a proposal, in all and in the share of its sender."""
+        free_bytes = self._max_in_flight_bytes - self.in_flight_bytes
+        if size_bytes > free_bytes:
+            raise Overloaded(f"{self.in_flight_bytes} bytes are waiting for commit; retry shortly")
+        if of_sender + size_bytes > SENDER_SHARE * (free_bytes - size_bytes):
+            raise Overloaded(f"{of_sender} bytes of this sender are waiting for commit; retry shortly")
 
     def _schedule_flush(self, loop: asyncio.AbstractEventLoop) -> None:
         if not self._flush_scheduled and self._entries_in_flight < self._max_entries_in_flight:
@@ -147,7 +167,7 @@ class ProposalQueue:
         self._flush_scheduled = False
         if self._any_unchecked:
             self._refuse_above(level)
-        while self._entries_in_flight < self._max_entries_in_flight and (group := self._take_group()):
+        while self._entries_in_flight < self._max_entries_in_flight and (group := self._waiting.take()):
             self._last_timestamp_ms = timestamp_ms = max(self._last_timestamp_ms, stamp_ms)
             self._entries_in_flight += 1
             try:
@@ -164,33 +184,13 @@ class ProposalQueue:
     def _refuse_above(self, level: int) -> None:
         """Fail the commands above the level that waited for it."""
         self._any_unchecked = False
-        waiting, self._waiting = self._waiting, deque()
-        for each in waiting:
+        for each in [*self._waiting.drain()]:
             try:
                 require_enabled(each.proposal.command, level)
             except FeatureNotEnabled as error:
                 self._fail(each, error)
             else:
                 self._waiting.append(each)
-
-    def _take_group(self) -> list[_Waiting]:
-        """Return the waiting proposals that fit one entry, in bytes and in work; at least one if any waits. Proposals
-        whose callers have given up are dropped: under overload only such proposals would be carried out in the end.
-        """
-        group: list[_Waiting] = []
-        size_bytes = work_bytes = 0
-        while self._waiting:
-            waiting = self._waiting[0]
-            if not waiting.future.cancelled():
-                size_bytes += waiting.size_bytes
-                work_bytes += waiting.work_bytes
-                if group and (size_bytes > self._max_entry_bytes or work_bytes > ENTRY_WORK_BYTES):
-                    break
-                group.append(waiting)
-            else:
-                self.in_flight_bytes -= waiting.size_bytes
-            self._waiting.popleft()
-        return group
 
     def _on_outcome(self, group: Sequence[_Waiting], timestamp_ms: int, entry: Entry | None, outcome: Any) -> None:
         self._entries_in_flight -= 1
@@ -203,14 +203,24 @@ class ProposalQueue:
                 if isinstance(result, Refused):
                     self._fail(waiting, result)
                     continue
-                self.in_flight_bytes -= waiting.size_bytes
+                self._release(waiting)
                 if not waiting.future.done():
                     waiting.future.set_result(Applied(result, entry.term, entry.index, timestamp_ms, durable_on))
         if self._waiting:
             self._schedule_flush(asyncio.get_running_loop())
 
+    def _release(self, waiting: _Waiting) -> None:
+        """Count the proposal as in flight no longer."""
+        size_bytes, of_sender = waiting.size_bytes, self._in_flight_of
+        self.in_flight_bytes -= size_bytes
+        left = of_sender[waiting.sender] - size_bytes
+        if left:
+            of_sender[waiting.sender] = left
+        else:
+            del of_sender[waiting.sender]
+
     def _fail(self, waiting: _Waiting, error: Exception) -> None:
-        self.in_flight_bytes -= waiting.size_bytes
+        self._release(waiting)
         if not waiting.future.done():
             waiting.future.set_exception(error)
 

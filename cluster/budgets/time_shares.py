@@ -130,11 +130,13 @@ class TimeShares:
 class Client:
     """The client of the current request. Each step of the request is charged to the client's address."""
 
-    __slots__ = ("_address", "_begun", "_resumed_s", "_shares")
+    __slots__ = ("_address", "_begun", "_resumed_s", "_shares", "sender")
 
     def __init__(self, shares: TimeShares, address: str) -> None:
         self._shares = shares
         self._address = address
+        self.sender = address
+        """Who takes turns with others in front of the log: the address, or the principal once it is known."""
         self._begun = 0
         self._resumed_s: float | None = None
         """Time up to which the present step is charged. None between two steps."""
@@ -210,6 +212,19 @@ def begin(shares: TimeShares, address: str) -> Client:
 def current() -> Client | None:
     """Return the client whose request this task handles; None in a task without a request."""
     return _client.get()
+
+
+def send_as(name: str) -> None:
+    """Note who sends what this task proposes, instead of the address."""
+    client = _client.get()
+    if client is not None:
+        client.sender = name
+
+
+def sender() -> str:
+    """Return who sends what this task proposes; empty for what the node does by itself."""
+    client = _client.get()
+    return "" if client is None else client.sender
 
 
 @types.coroutine

@@ -201,7 +201,9 @@ class Core:
             require_capacity(self.config, self.state, command)
         begun_s = time.perf_counter()
         principal = "" if by is None else self.access.proved_name(by)
-        proposed = self.raft.propose(self._weighed(Proposal(command, tuple(blocks), principal=principal)))
+        proposed = self.raft.propose(
+            self._weighed(Proposal(command, tuple(blocks), principal=principal)), time_shares.sender()
+        )
         try:
             async with asyncio.timeout(timeout_s):
                 applied = await proposed
@@ -228,7 +230,7 @@ class Core:
         timeout_s = self._timeout_s()
         self._require_disk()
         self.require_leader()
-        begun_s = time.perf_counter()
+        begun_s, sender = time.perf_counter(), time_shares.sender()
         futures: list[Proposed] = []
         settled: dict[int, Applied | Exception] = {}
         for ordinal, proposal in enumerate(proposals):
@@ -237,7 +239,7 @@ class Core:
                     settled[ordinal] = before
                     continue
                 require_capacity(self.config, self.state, proposal.command)
-                futures.append(self.raft.propose(self._weighed(proposal)))
+                futures.append(self.raft.propose(self._weighed(proposal), sender))
             except Exception as error:
                 settled[ordinal] = error
         try:

@@ -5,6 +5,7 @@ from typing import Final
 
 from aiohttp import web
 
+from cluster.budgets import time_shares
 from cluster.core.core import Core
 from cluster.http.routes import Handler, Route
 from cluster.problems import Problem, problem_of
@@ -28,7 +29,8 @@ def audit(core: Core, request: web.Request, principal: str, outcome: str) -> Non
 def authorized(core: Core, route: Route) -> Handler:
     """Return the handler of a route, behind the permission that the route names."""
     control, access, inner = core.access, route.access, route.handler
-    is_audited = access.is_audited and route.method != "GET"
+    writes = route.method != "GET"
+    is_audited = access.is_audited and writes
     if control.mode == "off" or access.is_public:
         return inner
 
@@ -37,6 +39,8 @@ def authorized(core: Core, route: Route) -> Handler:
             control.require_principal(request)
         else:
             control.require(request, access.action, access.resource(request.match_info.get(access.parameter, "")))
+        if writes and (name := control.proved_name(request)):
+            time_shares.send_as(f"principal {name}")
         if not is_audited:
             return await inner(request)
         principal = control.principal_of(request).name  # before the call, which may delete him

@@ -275,7 +275,12 @@ class NodeConfig(CredentialOptions, frozen=True, kw_only=True, forbid_unknown_fi
         int, Meta(ge=1024, le=REQUEST_BYTES_MAX, description="Largest HTTP request body; larger ones get 413.")
     ] = 16 << 20
     max_in_flight_bytes: Annotated[
-        int, Meta(ge=1 << 16, description="Maximum bytes of writes that wait for their commit; further writes get 429.")
+        int,
+        Meta(
+            ge=1 << 16,
+            description="Maximum bytes of writes that wait for their commit; further writes get 429. One sender, a "
+            "principal or else an address, gets it when it would have more than three times what stays free.",
+        ),
     ] = 64 << 20
     max_topics: Annotated[
         Positive, Meta(description="Maximum number of topics of clients; creating a further one gets 409.")

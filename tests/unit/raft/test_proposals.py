@@ -271,7 +271,7 @@ async def test_a_cancelled_caller_does_not_disturb_the_others(log: Log, queue: P
 
 async def test_what_nobody_waits_for_any_more_is_not_appended(log: Log, queue: ProposalQueue) -> None:
     """A cluster that cannot keep up must not spend itself on requests that have timed out: it would never catch up."""
-    futures = [queue.submit(proposal(topic, 3_000)) for topic in "abcdef"]
+    futures = [queue.submit(proposal(topic, 2_700), topic) for topic in "abcdef"]
     await turn()
     assert [log.topics(number) for number in range(len(log.payloads))] == [["a"], ["b"]]
     for gone in (futures[2], futures[3], futures[5]):
@@ -285,6 +285,36 @@ async def test_what_nobody_waits_for_any_more_is_not_appended(log: Log, queue: P
     assert len(log.payloads) == 3
     assert (await futures[4]).result == "E"
     assert queue.in_flight_bytes == 0
+
+
+async def test_a_sender_leaves_room_for_those_who_have_nothing_in_flight(log: Log, queue: ProposalQueue) -> None:
+    many = [queue.submit(proposal("a", 700), "a") for _ in range(15)]
+    with pytest.raises(Overloaded, match="of this sender"):
+        queue.submit(proposal("a", 700), "a")
+    assert MAX_IN_FLIGHT_BYTES * 0.7 <= queue.in_flight_bytes <= MAX_IN_FLIGHT_BYTES * 0.75
+    others = [queue.submit(proposal(sender, 700), sender) for sender in "bcd"]
+    with pytest.raises(Overloaded, match="of this sender"):
+        queue.submit(proposal("a", 700), "a")
+    queue.fail_waiting(Overloaded("over"))
+    for future in (*many, *others):
+        with pytest.raises(Overloaded, match="over"):
+            await future
+    assert queue.in_flight_bytes == 0
+    assert queue._in_flight_of == {}
+
+
+async def test_one_that_comes_behind_many_of_another_sender_is_in_the_next_entry(
+    log: Log, queue: ProposalQueue
+) -> None:
+    for _ in range(10):
+        queue.submit(proposal("a", 1_000), "a")
+    await turn()
+    waits = queue.submit(proposal("b", 1_000), "b")
+    entries = len(log.payloads)
+    log.apply(0, ["A"] * len(log.topics(0)))
+    await turn()
+    assert "b" in log.topics(entries)
+    assert not waits.done()
 
 
 async def test_timestamps_never_go_back_and_doubt_is_said(log: Log) -> None:

@@ -1,0 +1,147 @@
+"""Proposals that wait for a place in the log: senders take turns when more waits than one entry holds."""
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Final, Generic, Protocol, TypeVar
+
+FINISHES_KEPT: Final = 1_000
+
+
+class Outcome(Protocol):
+    def cancelled(self) -> bool:
+        """Return whether nobody waits for the outcome any more."""
+        ...
+
+
+class Waiting(Protocol):
+    @property
+    def sender(self) -> str: ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    @property
+    def work_bytes(self) -> int: ...
+
+    @property
+    def future(self) -> Outcome: ...
+
+
+W = TypeVar("W", bound=Waiting)
+
+
+class FairQueue(Generic[W]):
+    """Makes groups of what waits, each for one entry of at most `entry_bytes` and `entry_work_bytes`.
+
+    While all that waits fits one entry, the order is that of arrival. Otherwise the next one is always that of the
+    sender who has had least since it began to wait, measured by the share of an entry that its proposals take
+    (start-time fair queueing). One sender's proposals keep their order. What is cancelled is left out, and told to
+    `on_left_out`: under overload nothing else would be carried out in the end.
+    """
+
+    def __init__(self, entry_bytes: int, entry_work_bytes: int, on_left_out: Callable[[W], None]) -> None:
+        self._entry_bytes = entry_bytes
+        self._entry_work_bytes = entry_work_bytes
+        self._on_left_out = on_left_out
+        self._arrived: deque[W] = deque()
+        """In their order; the senders' queues are made of them once turns are needed."""
+        self._arrived_bytes = self._arrived_work_bytes = 0
+        self._senders: dict[str, deque[W]] = {}
+        """Not empty: senders whose turn is to come, each with what it has waiting."""
+        self._turns: list[tuple[float, int, str]] = []
+        """Heap of the senders: the virtual time at which the next proposal starts, and the order of turns."""
+        self._finishes: dict[str, float] = {}
+        """Virtual time at which the last proposal of a sender without any waiting ends."""
+        self._time = 0.0
+        self._turn = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._arrived or self._senders)
+
+    def append(self, waiting: W) -> None:
+        self._arrived.append(waiting)
+        self._arrived_bytes += waiting.size_bytes
+        self._arrived_work_bytes += waiting.work_bytes
+
+    def drain(self) -> Iterator[W]:
+        """Remove and yield all that waits."""
+        for queue in [*self._senders.values(), self._arrived]:
+            while queue:
+                yield queue.popleft()
+        self._begin_anew()
+
+    def take(self) -> list[W]:
+        """Remove and return the next group: at least one if any waits that is not cancelled."""
+        if self._senders or not self._all_fits():
+            self._line_up()
+            return self._take_by_turns()
+        group = [waiting for waiting in self._arrived if not waiting.future.cancelled()]
+        if len(group) < len(self._arrived):
+            for waiting in self._arrived:
+                if waiting.future.cancelled():
+                    self._on_left_out(waiting)
+        self._arrived.clear()
+        self._arrived_bytes = self._arrived_work_bytes = 0
+        return group
+
+    def _all_fits(self) -> bool:
+        return (self._arrived_bytes <= self._entry_bytes and self._arrived_work_bytes <= self._entry_work_bytes) or len(
+            self._arrived
+        ) <= 1
+
+    def _line_up(self) -> None:
+        """Put what has arrived into the queues of its senders."""
+        while self._arrived:
+            waiting = self._arrived.popleft()
+            queue = self._senders.get(waiting.sender)
+            if queue is None:
+                queue = self._senders[waiting.sender] = deque()
+                start = max(self._time, self._finishes.pop(waiting.sender, 0.0))
+                heapq.heappush(self._turns, (start, self._next_turn(), waiting.sender))
+            queue.append(waiting)
+        self._arrived_bytes = self._arrived_work_bytes = 0
+
+    def _take_by_turns(self) -> list[W]:
+        group: list[W] = []
+        size_bytes = work_bytes = 0
+        while self._turns:
+            start, _, sender = self._turns[0]
+            queue = self._senders[sender]
+            waiting, cost = queue[0], 0.0
+            if waiting.future.cancelled():
+                self._on_left_out(waiting)
+            else:
+                size_bytes += waiting.size_bytes
+                work_bytes += waiting.work_bytes
+                if group and (size_bytes > self._entry_bytes or work_bytes > self._entry_work_bytes):
+                    return group
+                group.append(waiting)
+                self._time = start
+                cost = max(waiting.size_bytes / self._entry_bytes, waiting.work_bytes / self._entry_work_bytes)
+            queue.popleft()
+            if queue:
+                heapq.heapreplace(self._turns, (start + cost, self._next_turn(), sender))
+            else:
+                heapq.heappop(self._turns)
+                del self._senders[sender]
+                self._note_finish(sender, start + cost)
+        self._begin_anew()
+        return group
+
+    def _next_turn(self) -> int:
+        self._turn += 1
+        return self._turn
+
+    def _note_finish(self, sender: str, finish: float) -> None:
+        if len(self._finishes) >= FINISHES_KEPT:
+            self._finishes = {each: at for each, at in self._finishes.items() if at > self._time}
+        self._finishes[sender] = finish
+
+    def _begin_anew(self) -> None:
+        """Forget who has had what: nobody waits."""
+        self._arrived_bytes = self._arrived_work_bytes = 0
+        self._senders.clear()
+        self._turns.clear()
+        self._finishes.clear()
+        self._time, self._turn = 0.0, 0
