@@ -75,15 +75,14 @@ class Groups(GroupQueries):
         self._marks = marks
         self._outcomes = outcomes
         self.next_id = next_id
-        by_id: dict[int, Group] = {}
         for key, value in index.scan(keys.GROUP, keys.after(keys.GROUP)):
-            group = Group(key[1:].decode(), _decode(value))
-            self._groups[group.name] = by_id[group.record.id] = group
+            self._groups.add(Group(key[1:].decode(), _decode(value)))
         self._names = SortedNames(self._groups)
         for key, value in index.scan(keys.GROUP_OFFSET, keys.after(keys.GROUP_OFFSET)):
             group_id, topic_id, queue = keys.group_offset_parts(key)
-            by_id[group_id].offsets[topic_id, queue] = keys.read_u64(value)
-            by_id[group_id].topic_ids.add(topic_id)
+            group = self._groups.by_id[group_id]
+            group.offsets[topic_id, queue] = keys.read_u64(value)
+            self._groups.has_read(group, topic_id)
 
     # Changes, during apply.
 
@@ -104,7 +103,7 @@ class Groups(GroupQueries):
             check_subscription(group.name, record.generation, recorded, Subscription(topics, filters))
         member = record.members.get(command.member_id)
         changed = member is None or (record.topics, record.filters) != (topics, filters)
-        record.topics, record.filters = topics, filters
+        self._groups.subscribe(group, topics, filters)
         if member is None:
             member = Member(command.client_id, command.session_timeout_ms, clock_ms, [])
             record.members[command.member_id] = member
@@ -189,7 +188,7 @@ class Groups(GroupQueries):
             group = self._create(command.group)
         record = group.record
         if (record.topics, record.filters) != ((topic.name,), filters):
-            record.topics, record.filters = (topic.name,), filters
+            self._groups.subscribe(group, (topic.name,), filters)
             self._store(group)
         for queue, end in enumerate(topic.ends):
             if (topic.id, queue) not in group.offsets:
@@ -221,7 +220,7 @@ class Groups(GroupQueries):
         self._index.delete(keys.group(name))
         prefix = keys.group_offsets(group_id)
         self._index.delete_range(prefix, keys.after(prefix))
-        del self._groups[name]
+        self._groups.remove(group)
         self._names.remove(name)
         self._moved[name] = None
         return group_id
@@ -287,7 +286,7 @@ class Groups(GroupQueries):
 
     def topic_queues_changed(self, topic: Topic) -> None:
         """Rebalance the groups that subscribe to a topic that was created, deleted, or has more queues."""
-        for group in self._subscribed(topic.name):
+        for group in self._groups.subscribers(topic.name):
             self._rebalance(group)
             self._store(group)
 
@@ -296,27 +295,27 @@ class Groups(GroupQueries):
         position is for unknown topics: a group without members must not miss messages of a new queue.
         """
         new_queues = range(first_new_queue, len(topic.ends))
-        for group in self._groups.values():
-            if topic.id in group.topic_ids:
-                self._set_offsets(group, [(topic, queue, 0) for queue in new_queues])
+        beginning = keys.u64(0)
+        for group in self._groups.readers(topic.id):  # no mark is before the beginning
+            group.offsets.begin(topic.id, new_queues)
+            prefix = keys.group_offsets_in(group.record.id, topic.id)
+            self._index.put_all([(prefix + queue.to_bytes(2), beginning) for queue in new_queues])
         self.topic_queues_changed(topic)
 
     def topic_deleted(self, topic: Topic) -> None:
         """Remove the topic's offsets; members lose its queues, and keep the subscription for a later topic of that
-        name.
+        name. Costs as much as the offsets that are removed.
         """
-        for group in self._groups.values():
-            if topic.id not in group.topic_ids:
-                continue
-            group.topic_ids.remove(topic.id)
-            gone = [place for place in group.offsets if place[0] == topic.id]
+        readers = self._groups.forget_topic(topic.id)
+        for group in readers:
             self._history.forget_topic(group.record.id, topic.id)
-            for place in gone:
-                del group.offsets[place]
-                self._index.delete(keys.group_offset(group.record.id, *place))
         for group_id in self._leases.groups_holding(topic.id):
             self._leases.revoke(group_id, topic.id)
         self._marks.forget_topic(topic.id)
+        for group in readers:
+            prefix = keys.group_offsets_in(group.record.id, topic.id)
+            gone = [prefix + queue.to_bytes(2) for queue in group.offsets.remove_topic(topic.id)]
+            self._index.delete_named(prefix, keys.after(prefix), gone)
         self.topic_queues_changed(topic)
 
     def _reset(self, group: Group, offsets: tuple[QueueOffset, ...], at: At) -> OffsetsReset:
@@ -386,12 +385,9 @@ class Groups(GroupQueries):
     def _create(self, name: str) -> Group:
         group = Group(name, GroupRecord(self.next_id, 0, (), {}))
         self.next_id += 1
-        self._groups[name] = group
+        self._groups.add(group)
         self._names.add(name)
         return group
-
-    def _subscribed(self, topic: str) -> Iterable[Group]:
-        return [group for group in self._groups.values() if group.record.members and topic in group.record.topics]
 
     def _rebalance(self, group: Group) -> None:
         record = group.record
@@ -423,7 +419,7 @@ class Groups(GroupQueries):
     def _set_offsets(self, group: Group, changes: Iterable[tuple[Topic, int, int]]) -> None:
         for topic, queue, offset in changes:
             group.offsets[topic.id, queue] = offset
-            group.topic_ids.add(topic.id)
+            self._groups.has_read(group, topic.id)
             self._index.put(keys.group_offset(group.record.id, topic.id, queue), keys.u64(offset))
             self._marks.forget(group.record.id, topic.id, queue, offset)
 

@@ -1,12 +1,14 @@
 """Queries on consumer groups. They change nothing."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 
 from store.commands.views import GroupOffset, GroupView, Membership, MemberView
 from store.errors import GROUP_NOT_FOUND, Refused
 from store.groups.given_back import GivingGroup
 from store.groups.history import GroupHistory, Passed
+from store.groups.known_groups import KnownGroups
 from store.groups.leases import Leases
+from store.groups.offsets import Offsets
 from store.groups.record import Group, assigned_queues, member_view, view_of
 from store.messages.sorted_names import SortedNames
 from store.messages.topics import Topic, Topics
@@ -17,7 +19,7 @@ class GroupQueries:
         self._topics = topics
         self._history = history
         self._leases = leases
-        self._groups: dict[str, Group] = {}
+        self._groups = KnownGroups()
         self._names = SortedNames()
         self._moved: dict[str, None] = {}
 
@@ -73,11 +75,9 @@ class GroupQueries:
         """Return the number of queues of the group with most queues, among those with members that read the topic; 0 if
         there is none.
         """
-        records = [group.record for group in self._groups.values() if group.record.members]
         widths = [
-            sum(len(found.ends) for found in map(self._topics.get, record.topics) if found is not None)
-            for record in records
-            if topic in record.topics
+            sum(len(found.ends) for found in map(self._topics.get, group.record.topics) if found is not None)
+            for group in self._groups.subscribers(topic)
         ]
         return max(widths, default=0)
 
@@ -119,7 +119,7 @@ class GroupQueries:
         group = self._groups.get(name)
         if group is None:
             return None
-        read = filter(None, map(self._topics.by_id, group.topic_ids))
+        read = filter(None, map(self._topics.by_id, group.offsets.topic_ids))
         topics = sorted(
             (each for each in read if topic in (None, each.name) and (after is None or each.name >= after[0])),
             key=lambda each: each.name,
@@ -147,7 +147,7 @@ class GroupQueries:
         """Return, per group, the commits and resets that moved it over a message or back before it; see
         GroupHistory.passed.
         """
-        groups = [group for group in self._groups.values() if (topic.id, queue) in group.offsets]
+        groups = [group for group in self._groups.readers(topic.id) if (topic.id, queue) in group.offsets]
         places = [(group.name, (group.record.id, topic.id, queue)) for group in groups]
         return [(name, passed) for name, place in places for passed in self._history.passed(place, offset)]
 
@@ -156,12 +156,13 @@ class GroupQueries:
         group = self._groups.get(name)
         return self._leases.held_by(group.record.id) if group is not None else 0
 
-    def places(self, name: str) -> Mapping[tuple[int, int], int]:
-        """Return the group's offsets by topic id and queue. Refused (`group_not_found`)."""
+    def places(self, name: str) -> Offsets:
+        """Return the group's offsets, no copy. Refused (`group_not_found`)."""
         return self._require(name).offsets
 
     def name_of(self, group_id: int) -> str | None:
-        return next((group.name for group in self._groups.values() if group.record.id == group_id), None)
+        group = self._groups.by_id.get(group_id)
+        return group.name if group is not None else None
 
     def processed(self, name: str, topic: Topic, queue: int) -> int:
         """Return the offset before which everything in the queue is processed; 0 when the group does not exist."""

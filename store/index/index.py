@@ -146,6 +146,13 @@ class Index:
         self._writes.delete_range(begin, end)
         self.touched.append((begin, end))
 
+    def delete_named(self, begin: bytes, end: bytes, deleted: Sequence[bytes]) -> None:
+        """Delete begin <= key < end, where `deleted` are all keys that are there: as `delete_all` of them would, and
+        written as one range.
+        """
+        self._writes.delete_range(begin, end)
+        self.touched.extend([(key,) for key in deleted])
+
     def scan(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield the pairs of begin <= key < end in key order. Close the iterator when leaving early: it pins the
         database.
