@@ -3,6 +3,7 @@
 The responses of a handler are structs in its module, which /openapi.json describes.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -47,6 +48,11 @@ def or_unset(value: int | None) -> int | UnsetType:
 
 def json_body(response: Response) -> bytes:
     return _json_encoder.encode(response)
+
+
+def json_items(responses: Sequence[Response]) -> bytes:
+    """Return the responses as they stand in an array, without its brackets: long answers are encoded in steps."""
+    return _json_encoder.encode(responses)[1:-1]
 
 
 def msgpack_body(response: Response) -> bytes:

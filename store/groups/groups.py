@@ -151,7 +151,7 @@ class Groups(GroupQueries):
                 self._history.reset(place, offset, None, at)
                 self._tell_reset(group, topic, queue, None, offset, at)
             elif offset > (begin or 0):
-                self._history.committed(place, offset, first if begin is None else again)
+                self._history.committed(place, offset, first if begin is None else again, is_first=begin is None)
                 self._tell_ack(group, topic, queue, begin or 0, offset, command.member_id, at)
             self._set_offsets(group, [(topic, queue, offset)])
         return OffsetsCommitted(group.name, command.offsets)
@@ -320,6 +320,7 @@ class Groups(GroupQueries):
 
     def _reset(self, group: Group, offsets: tuple[QueueOffset, ...], at: At) -> OffsetsReset:
         changes = [(self._check_offset(item), item.queue, item.offset) for item in offsets]
+        held: dict[int, set[int]] = {}
         for topic, queue, offset in changes:
             place = (group.record.id, topic.id, queue)
             before = group.offsets.get((topic.id, queue))
@@ -327,7 +328,9 @@ class Groups(GroupQueries):
             self._tell_reset(group, topic, queue, before, offset, at)
             self._marks.forget(*place)
             if self._leases.held(*place):
-                self._leases.revoke(*place)
+                held.setdefault(topic.id, set()).add(queue)
+        for topic_id, queues in held.items():
+            self._leases.revoke(group.record.id, topic_id, queues)
         self._set_offsets(group, changes)
         self._move_on(group)
         self._store(group)

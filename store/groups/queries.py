@@ -1,6 +1,7 @@
 """Queries on consumer groups. They change nothing."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from itertools import islice
 
 from store.commands.views import GroupOffset, GroupView, Membership, MemberView
 from store.errors import GROUP_NOT_FOUND, Refused
@@ -114,26 +115,34 @@ class GroupQueries:
         self, name: str, topic: str | None, after: tuple[str, int] | None, limit: int | None
     ) -> list[GroupOffset] | None:
         """Return the committed offsets of one topic or of all, after the topic and queue `after`, at most `limit`; None
-        when the group does not exist. Costs as much as it returns, plus one check per queue of the topics.
+        when the group does not exist. Costs as much as it returns, plus one look per topic.
         """
-        group = self._groups.get(name)
-        if group is None:
+        if name not in self._groups:
             return None
+        return [*islice(self.each_offset(name, topic, after), limit)]
+
+    def each_offset(
+        self, name: str, topic: str | None = None, after: tuple[str, int] | None = None
+    ) -> Iterator[GroupOffset]:
+        """Yield the offsets of `offsets_after`, each as it is when it is asked for: entries may be applied between two
+        of them. Topics that the group reads only since then are left out. Refused (`group_not_found`) when the group
+        does not exist, or not any more.
+        """
+        group = self._require(name)
         read = filter(None, map(self._topics.by_id, group.offsets.topic_ids))
         topics = sorted(
             (each for each in read if topic in (None, each.name) and (after is None or each.name >= after[0])),
             key=lambda each: each.name,
         )
-        found: list[GroupOffset] = []
         for each in topics:
             first = after[1] + 1 if after is not None and after[0] == each.name else 0
-            for queue in range(first, len(each.ends)):
-                if limit is not None and len(found) >= limit:
-                    return found
-                offset = group.offsets.get((each.id, queue))
+            for queue in sorted(group.offsets.in_topic(each.id)):
+                if self._groups.get(name) is not group:
+                    self._require(name)
+                    return
+                offset = group.offsets.get((each.id, queue)) if queue >= first else None
                 if offset is not None:
-                    found.append(self._offset_of(group, each, queue, offset))
-        return found
+                    yield self._offset_of(group, each, queue, offset)
 
     def _offset_of(self, group: Group, topic: Topic, queue: int, offset: int) -> GroupOffset:
         start, end = topic.starts[queue], topic.ends[queue]
@@ -172,6 +181,11 @@ class GroupQueries:
         first_held = self._leases.first_held(group.record.id, topic.id, queue)
         offset = group.offsets.get((topic.id, queue), 0)
         return offset if first_held is None else min(offset, first_held)
+
+    def committed(self, name: str, topic: str, queue: int) -> int | None:
+        """Return the group's committed offset in the queue; None when it has none."""
+        group, found = self._groups.get(name), self._topics.get(topic)
+        return None if group is None or found is None else group.offsets.get((found.id, queue))
 
     def known_id(self, name: str) -> int | None:
         """Return the id of the group; None when it does not exist."""
