@@ -8,9 +8,8 @@ in steps, and the event loop runs other work after each step.
 import asyncio
 from collections.abc import Iterator
 from itertools import islice
-from typing import Annotated, Final, cast
+from typing import Annotated, Final
 
-import msgspec
 from aiohttp import web
 from msgspec import Meta
 
@@ -18,7 +17,7 @@ from cluster.budgets.pace import Pace
 from cluster.core.core import Core
 from cluster.http.app import json_response
 from cluster.http.requests import Request, check_group, check_topic, parse_query
-from cluster.http.responses import Response, as_view, json_items
+from cluster.http.responses import Response, as_encoded, as_view, json_items
 from cluster.http.routes import Route, json_of
 from cluster.limits import LIST_MAX, LIST_ROWS_MAX
 from cluster.problems import Problem
@@ -208,7 +207,7 @@ class GroupLists:
             await asyncio.sleep(0)
             self._core.require_leader()
         more = last is not None and left == 0 and next(found, None) is not None
-        offsets = cast(list[GroupOffsetView], msgspec.Raw(b"[" + b",".join(encoded) + b"]"))
+        offsets = as_encoded(GroupOffsetView, encoded)
         following = f"{last.topic}/{last.queue}" if last is not None and more else None
         return json_response(GroupOffsetsView(offsets=offsets, next=following))
 

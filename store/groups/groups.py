@@ -44,6 +44,7 @@ from store.groups.history import GroupHistory, encoded_commits
 from store.groups.leases import Leases
 from store.groups.queries import GroupQueries
 from store.groups.record import Group, GroupRecord, Member, assigned_queues, client_of, moves_back, not_assigned
+from store.groups.resets import Resets
 from store.groups.settings import check_settings
 from store.groups.subscription import Subscription, check_subscription, selecting
 from store.index import keys
@@ -52,7 +53,7 @@ from store.limits import RETRY_DELAYS_MS, RETRY_MAX_ATTEMPTS
 from store.messages.outcomes import Event, Outcomes
 from store.messages.placement import At
 from store.messages.sorted_names import SortedNames
-from store.messages.topics import RETRY_PREFIX, Topic, Topics, is_of_group
+from store.messages.topics import RETRY_PREFIX, Topic, Topics
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(GroupRecord).decode
@@ -74,6 +75,7 @@ class Groups(GroupQueries):
         self._index = index
         self._marks = marks
         self._outcomes = outcomes
+        self._resets = Resets(index, marks, history, outcomes, leases)
         self.next_id = next_id
         for key, value in index.scan(keys.GROUP, keys.after(keys.GROUP)):
             self._groups.add(Group(key[1:].decode(), _decode(value)))
@@ -148,8 +150,7 @@ class Groups(GroupQueries):
             begin = group.offsets.get((topic.id, queue))
             place = (group.record.id, topic.id, queue)
             if command.begins and begin is None and offset:
-                self._history.reset(place, offset, None, at)
-                self._tell_reset(group, topic, queue, None, offset, at)
+                self._resets.note(group, topic, queue, None, offset, at)
             elif offset > (begin or 0):
                 self._history.committed(place, offset, first if begin is None else again, is_first=begin is None)
                 self._tell_ack(group, topic, queue, begin or 0, offset, command.member_id, at)
@@ -194,8 +195,7 @@ class Groups(GroupQueries):
             if (topic.id, queue) not in group.offsets:
                 begin = end if command.from_end else 0
                 if begin:
-                    self._history.reset((record.id, topic.id, queue), begin, None, at)
-                    self._tell_reset(group, topic, queue, None, begin, at)
+                    self._resets.note(group, topic, queue, None, begin, at)
                 self._set_offsets(group, [(topic, queue, begin)])
         return group
 
@@ -270,14 +270,10 @@ class Groups(GroupQueries):
             raise Refused(GROUP_HAS_MEMBERS, detail, {"generation": target.record.generation})
         if target is not None:
             self._refuse_popped(target)
-        self._require(command.source)
+        source = self._require(command.source)
         if command.topic is not None:
             self._topics.require(command.topic)
-        offsets = tuple(
-            QueueOffset(item.topic, item.queue, item.processed)
-            for item in self.offsets(command.source, command.topic) or []
-            if not is_of_group(item.topic)
-        )
+        offsets = tuple(self._processed(source, command.topic))
         if not offsets or command.source == command.group:
             of_topic = f" of topic {command.topic}" if command.topic is not None else ""
             detail = f"group {command.source} has committed nothing{of_topic} that {command.group} could take over"
@@ -320,18 +316,9 @@ class Groups(GroupQueries):
 
     def _reset(self, group: Group, offsets: tuple[QueueOffset, ...], at: At) -> OffsetsReset:
         changes = [(self._check_offset(item), item.queue, item.offset) for item in offsets]
-        held: dict[int, set[int]] = {}
-        for topic, queue, offset in changes:
-            place = (group.record.id, topic.id, queue)
-            before = group.offsets.get((topic.id, queue))
-            self._history.reset(place, offset, before, at)
-            self._tell_reset(group, topic, queue, before, offset, at)
-            self._marks.forget(*place)
-            if self._leases.held(*place):
-                held.setdefault(topic.id, set()).add(queue)
-        for topic_id, queues in held.items():
-            self._leases.revoke(group.record.id, topic_id, queues)
-        self._set_offsets(group, changes)
+        self._resets.carry_out(group, changes, at)
+        for topic_id in {topic.id for topic, _, _ in changes}:
+            self._groups.has_read(group, topic_id)
         self._move_on(group)
         self._store(group)
         return OffsetsReset(group.name, group.record.generation, offsets)
@@ -347,10 +334,6 @@ class Groups(GroupQueries):
             client, filter = client_of(group, member_id) or None, self._outcomes.filter(selected)
             ack = Event("ACK", None, topic.name, queue, begin, end, group.name, client, filter=filter)
             self._outcomes.add(ack)
-
-    def _tell_reset(self, group: Group, topic: Topic, queue: int, before: int | None, offset: int, at: At) -> None:
-        if FEATURES.knows("Event.type.RESET", at.feature_level):
-            self._outcomes.add(Event("RESET", None, topic.name, queue, before, offset, group.name))
 
     def _fence(self, command: CommitOffsets | GiveBack) -> tuple[Group | None, set[TopicQueue] | None]:
         """Return the group, and the queues assigned to the member; None for the queues of a group without members,

@@ -57,6 +57,22 @@ def encoded_commits(at: At, member_id: str, client_id: str, *, popped: bool = Fa
     return encoded_with_principal(commit), encoded_with_principal(first)
 
 
+class EncodedResets(dict[int | None, bytes]):
+    """Rows of the resets of one command, by the offset before: queues with the same one share the row. None stands for
+    a group that had no offset.
+    """
+
+    def __init__(self, at: At) -> None:
+        super().__init__()
+        self._at = at
+
+    def __missing__(self, before: int | None) -> bytes:
+        at = self._at
+        commit = Commit(at.clock_ms, at.raft_index, "", "", before is None, before or 0, principal=at.principal)
+        self[before] = encoded = encoded_with_principal(commit)
+        return encoded
+
+
 class GroupHistory:
     def __init__(self, index: Index) -> None:
         self._index = index
@@ -73,12 +89,13 @@ class GroupHistory:
         """
         self._index.put(keys.group_commit(*queue, self._pass(queue, is_first=is_first), offset), encoded)
 
-    def reset(self, queue: Queue, offset: int, before: int | None, at: At) -> None:
-        """Note a reset, which begins another pass. `before` is None if the group had no offset."""
-        commit = Commit(at.clock_ms, at.raft_index, "", "", before is None, before or 0, principal=at.principal)
-        number = self._pass(queue, is_first=before is None) + 1
+    def pass_begun(self, queue: Queue, offset: int, *, is_first: bool) -> bytes:
+        """Begin another pass at `offset`, and return the key of the reset that the caller puts into the index, with a
+        value of EncodedResets. `is_first` is described at `committed`.
+        """
+        number = self._pass(queue, is_first=is_first) + 1
         self._passes[queue[0]][queue[1]][queue[2]] = number
-        self._index.put(keys.group_commit(*queue, number, offset), encoded_with_principal(commit))
+        return keys.group_commit(*queue, number, offset)
 
     def forget_group(self, group_id: int) -> None:
         prefix = keys.group_history(group_id)

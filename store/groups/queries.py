@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 
+from store.commands.groups import QueueOffset
 from store.commands.views import GroupOffset, GroupView, Membership, MemberView
 from store.errors import GROUP_NOT_FOUND, Refused
 from store.groups.given_back import GivingGroup
@@ -12,7 +13,7 @@ from store.groups.leases import Leases
 from store.groups.offsets import Offsets
 from store.groups.record import Group, assigned_queues, member_view, view_of
 from store.messages.sorted_names import SortedNames
-from store.messages.topics import Topic, Topics
+from store.messages.topics import Topic, Topics, is_of_group
 
 
 class GroupQueries:
@@ -144,6 +145,18 @@ class GroupQueries:
                 if offset is not None:
                     yield self._offset_of(group, each, queue, offset)
 
+    def _processed(self, group: Group, topic: str | None) -> Iterator[QueueOffset]:
+        """Yield the offsets before which the group has processed everything, by topic and queue, without those in
+        groups' own topics.
+        """
+        holds = self._leases.held_by(group.record.id) > 0
+        read = filter(None, map(self._topics.by_id, group.offsets.topic_ids))
+        wanted = (each for each in read if topic in (None, each.name) and not is_of_group(each.name))
+        for each in sorted(wanted, key=lambda each: each.name):
+            for queue, offset in sorted(group.offsets.in_topic(each.id).items()):
+                first = self._leases.first_held(group.record.id, each.id, queue) if holds else None
+                yield QueueOffset(each.name, queue, offset if first is None else first)
+
     def _offset_of(self, group: Group, topic: Topic, queue: int, offset: int) -> GroupOffset:
         start, end = topic.starts[queue], topic.ends[queue]
         place = (group.record.id, topic.id, queue)
@@ -181,6 +194,16 @@ class GroupQueries:
         first_held = self._leases.first_held(group.record.id, topic.id, queue)
         offset = group.offsets.get((topic.id, queue), 0)
         return offset if first_held is None else min(offset, first_held)
+
+    def topics_read(self, name: str) -> list[tuple[str, int]] | None:
+        """Return the topics that the group has read, without groups' own, by name, each with the number of queues in
+        which it has an offset; None when the group does not exist.
+        """
+        group = self._groups.get(name)
+        if group is None:
+            return None
+        read = filter(None, map(self._topics.by_id, group.offsets.topic_ids))
+        return sorted((each.name, len(group.offsets.in_topic(each.id))) for each in read if not is_of_group(each.name))
 
     def committed(self, name: str, topic: str, queue: int) -> int | None:
         """Return the group's committed offset in the queue; None when it has none."""

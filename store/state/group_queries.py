@@ -92,6 +92,12 @@ class QueriesOnGroups:
         """
         return self._groups.each_offset(group, topic, after)
 
+    def topics_read(self, group: str) -> list[tuple[str, int]] | None:
+        """Return the topics that the group has read, without groups' own, by name, each with the number of queues in
+        which it has an offset; None when the group does not exist.
+        """
+        return self._groups.topics_read(group)
+
     def committed(self, group: str, topic: str, queue: int) -> int | None:
         """Return the group's committed offset in the queue; None when it has none."""
         return self._groups.committed(group, topic, queue)

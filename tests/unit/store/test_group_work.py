@@ -183,3 +183,11 @@ def test_what_is_gone_since_reading_began_is_left_out(replica: Replica) -> None:
     with pytest.raises(Refused) as refused:
         next(reader)
     assert refused.value.code == "group_not_found"
+
+
+def test_a_queue_that_is_reset_costs_little(replicas: tuple[Replica, Replica]) -> None:
+    for replica, queues in zip(replicas, (FEW, MANY), strict=True):
+        replica.do(PutTopic("orders", queues), read_all("g", "orders", queues))
+        replica.do(CloneOffsets("first", "g"))
+    few, many = works(replicas, CloneOffsets("copy", "g"))
+    assert (many - few) / (MANY - FEW) < 400, "the instructions of one queue"
