@@ -38,7 +38,7 @@ from store.errors import (
     Refused,
 )
 from store.features import FEATURES
-from store.groups.assignment import TopicQueue, assign
+from store.groups.assignment import TopicQueue, assign, topic_queues
 from store.groups.given_back import GivenBackMarks, GivingGroup
 from store.groups.history import GroupHistory, encoded_commits
 from store.groups.leases import Leases
@@ -381,7 +381,7 @@ class Groups(GroupQueries):
         for name in sorted({*record.topics, RETRY_PREFIX + group.name}):
             topic = self._topics.get(name)
             if topic is not None:
-                queues.extend((name, queue) for queue in range(len(topic.ends)))
+                queues.extend(topic_queues(name, len(topic.ends)))
         held = {member_id: member.assignment for member_id, member in record.members.items()}
         for member_id, assignment in assign(held, queues).items():
             record.members[member_id].assignment = assignment

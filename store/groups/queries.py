@@ -83,6 +83,16 @@ class GroupQueries:
         ]
         return max(widths, default=0)
 
+    def readers(self, topic_id: int) -> int:
+        """Return the number of groups that have an offset in the topic."""
+        return len(self._groups.readers(topic_id))
+
+    def rebalanced_with(self, topic: str) -> int:
+        """Return the number of members and queues that a change of the topic's queues visits, in all groups with
+        members that read it.
+        """
+        return sum(self.rebalance_size(group.name, ()) for group in self._groups.subscribers(topic))
+
     def take_moved(self) -> tuple[str, ...]:
         """Return the groups whose generation changed since the last call."""
         moved = tuple(self._moved)

@@ -62,6 +62,17 @@ class QueriesOnGroups:
         """Return the number of queues of the group with most queues, among those with members that read the topic."""
         return self._groups.widest_subscription(topic)
 
+    def readers(self, topic: str) -> int:
+        """Return the number of groups that have an offset in the topic; 0 when there is no such topic."""
+        found = self._topics.get(topic)
+        return 0 if found is None else self._groups.readers(found.id)
+
+    def rebalanced_with(self, topic: str) -> int:
+        """Return the number of members and queues that a change of the topic's queues visits, in all groups with
+        members that read it.
+        """
+        return self._groups.rebalanced_with(topic)
+
     def take_moved_groups(self) -> tuple[str, ...]:
         """Return the groups whose generation changed since the last call; for members that wait for a change."""
         return self._groups.take_moved()
