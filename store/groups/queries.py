@@ -175,13 +175,15 @@ class GroupQueries:
         lag = end - max(offset, start) + held
         return GroupOffset(topic.name, queue, offset, end, lag, held, first)
 
-    def passed(self, topic: Topic, queue: int, offset: int) -> list[tuple[str, Passed]]:
-        """Return, per group, the commits and resets that moved it over a message or back before it; see
-        GroupHistory.passed.
+    def passed(self, topic: Topic, queue: int, offset: int) -> Iterator[tuple[str, Passed] | None]:
+        """Yield, per group, the commits and resets that moved it over a message or back before it; see
+        GroupHistory.passed. Yields None before each group: entries may be applied then.
         """
-        groups = [group for group in self._groups.readers(topic.id) if (topic.id, queue) in group.offsets]
-        places = [(group.name, (group.record.id, topic.id, queue)) for group in groups]
-        return [(name, passed) for name, place in places for passed in self._history.passed(place, offset)]
+        for group in self._groups.readers(topic.id):
+            yield None
+            is_there = self._groups.get(group.name) is group and (topic.id, queue) in group.offsets
+            for passed in self._history.passed((group.record.id, topic.id, queue), offset) if is_there else ():
+                yield group.name, passed
 
     def held(self, name: str) -> int:
         """Return the number of messages that the group's pop consumers hold; 0 when the group does not exist."""

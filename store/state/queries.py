@@ -28,7 +28,7 @@ from store.messages.outcomes import OutcomeOf
 from store.messages.topics import Topic
 from store.state.group_queries import QueriesOnGroups
 from store.state.log_holders import LogHolder, LogHolders
-from store.state.message_search import MessagePlace, MessageSearch, TraceEvent
+from store.state.message_search import MessagePlace, MessageSearch, TraceEvent, order_of
 from store.state.release import Releases
 from store.state.tables import Tables
 from store.state.walks import Walks
@@ -235,7 +235,13 @@ class Queries(QueriesOnGroups, ABC):
         return row if row is not None and offset < row.next_offset else None
 
     def message_trace(self, place: MessagePlace) -> list[TraceEvent]:
-        """Return the recorded events of a message, in order."""
+        """Return the recorded events of a message, in order. For tests only: visits all groups that read the topic."""
+        return sorted(filter(None, self._search.trace(place)), key=order_of)
+
+    def trace_steps(self, place: MessagePlace) -> Iterator[TraceEvent | None]:
+        """Yield the events of `message_trace`, in any order, and None between two steps: entries may be applied
+        then.
+        """
         return self._search.trace(place)
 
     # Timers.
