@@ -222,6 +222,11 @@ class GroupQueries:
         group, found = self._groups.get(name), self._topics.get(topic)
         return None if group is None or found is None else group.offsets.get((found.id, queue))
 
+    def committed_in(self, name: str, topic: str) -> dict[int, int]:
+        """Return the group's committed offsets by queue of the topic; none when either does not exist."""
+        group, found = self._groups.get(name), self._topics.get(topic)
+        return {} if group is None or found is None else {**group.offsets.in_topic(found.id)}
+
     def known_id(self, name: str) -> int | None:
         """Return the id of the group; None when it does not exist."""
         group = self._groups.get(name)

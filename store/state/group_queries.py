@@ -113,6 +113,10 @@ class QueriesOnGroups:
         """Return the group's committed offset in the queue; None when it has none."""
         return self._groups.committed(group, topic, queue)
 
+    def committed_in(self, group: str, topic: str) -> dict[int, int]:
+        """Return the group's committed offsets by queue of the topic; none when either does not exist."""
+        return self._groups.committed_in(group, topic)
+
     def poppable(self, group: str, topic: str) -> int | None:
         """Return how many messages a pop could look at, in the topic and among the group's retries; None when the pop
         must be applied even without messages, to be noted or refused.

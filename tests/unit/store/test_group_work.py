@@ -164,6 +164,10 @@ def test_offsets_are_read_one_by_one(replicas: tuple[Replica, Replica]) -> None:
     assert many == few
     few, many = (work_of(partial(replica.machine.committed, "g", "orders", 1)) for replica in replicas)
     assert many == few
+    few, many = (work_of(partial(replica.machine.committed_in, "g", "orders")) for replica in replicas)
+    assert many == few, "a copy"
+    assert replicas[0].machine.committed_in("g", "orders") == dict.fromkeys(range(FEW), 0)
+    assert replicas[0].machine.committed_in("g", "none") == replicas[0].machine.committed_in("none", "orders") == {}
 
 
 def test_what_is_gone_since_reading_began_is_left_out(replica: Replica) -> None:
