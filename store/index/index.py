@@ -300,12 +300,16 @@ class Index:
 
     def _stored_before(self, end: bytes, begin: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield the stored pairs of begin <= key < end, from the greatest key down."""
-        pairs = cast(Iterator[tuple[bytes, bytes]], self._database.items(backwards=True, from_key=end))
-        for key, value in pairs:
+        pairs = self._database.iter()  # of `items` the first pair costs twice as much
+        pairs.seek_for_prev(end)
+        while pairs.valid():
+            key, value = pairs.key(), pairs.value()
             if key < begin:
                 return
             if key < end:
                 yield key, value
+            pairs.prev()
+        pairs.status()  # raises if the pairs ended because they cannot be read
 
 
 def _options() -> Options:
