@@ -17,6 +17,7 @@ from cluster.budgets.request_deadline import remaining_s
 from cluster.budgets.time_shares import Client, TimeShares
 from cluster.budgets.turns import BODY_TURN_BYTES, PAGE_TURN_BYTES, REBALANCED_AT_ONCE, Turns
 from cluster.core.background import Background
+from cluster.core.entry_work import further_work_bytes
 from cluster.core.log_pins import LogPins
 from cluster.core.log_reads import LogReads
 from cluster.core.long_poll import AppliedWaiters
@@ -216,10 +217,8 @@ class Core:
 
     def _weighed(self, proposal: Proposal) -> Proposal:
         """Add what the command carries out of the state: many decisions about large transactions share no entry."""
-        command = proposal.command
-        if not isinstance(command, Decide) or command.decision != "commit":
-            return proposal
-        return proposal._replace(further_work_bytes=self.state.transaction_bytes(command.transaction_id))
+        further = further_work_bytes(proposal.command, self.state)
+        return proposal._replace(further_work_bytes=further) if further else proposal
 
     async def propose_all(self, proposals: Sequence[Proposal]) -> list[Applied | Exception]:
         """Propose all commands at once. Return, in order, the outcome or the error of `propose` for each.

@@ -15,6 +15,7 @@ from cluster.budgets.turns import ALL_GROUPS, REBALANCED_AT_ONCE
 from cluster.core.core import Core
 from cluster.groups.commit_rules import check_commit
 from cluster.groups.lists import AssignedQueueView, GroupLists, no_group, queue_views
+from cluster.groups.offset_clones import clone_offsets
 from cluster.groups.session_expiry import SessionExpiry
 from cluster.groups.subscriptions import JoinRequest, require_queues, topic_filters
 from cluster.http.app import json_response, read_json
@@ -30,7 +31,7 @@ from cluster.http.requests import (
     check_topic,
     parse_query,
 )
-from cluster.http.responses import Response, as_view
+from cluster.http.responses import Response, as_encoded, as_view, json_items
 from cluster.http.routes import JSON, WRITE_ERRORS, Route, json_of
 from cluster.limits import ID_REGEX, OFFSETS_MAX
 from cluster.problems import Problem
@@ -371,9 +372,13 @@ class GroupCoordinator:
         body = await read_json(request, self._core, _clone_decoder)
         topic = None if body.topic is None else check_topic(body.topic)
         self._core.access.require(request, "describe", permissions.group(check_group(body.source)))
-        applied = await self._core.propose(CloneOffsets(group, check_group(body.source), topic), by=request)
-        cloned: OffsetsReset = applied.result
-        return json_response(ResetView(offsets=committed_offsets(cloned.offsets), generation=cloned.generation))
+        cloned = await clone_offsets(self._core, CloneOffsets(group, body.source, topic), request)
+        pace, encoded = Pace(), []
+        for offsets in cloned.offsets:
+            encoded.append(json_items(committed_offsets(offsets)))
+            await pace.step()
+        listed = as_encoded(CommittedOffset, encoded)
+        return json_response(ResetView(offsets=listed, generation=cloned.generation))
 
     async def delete_group(self, request: web.Request) -> web.Response:
         self._core.require_leader()

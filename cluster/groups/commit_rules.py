@@ -20,9 +20,8 @@ def check_commit(commit: CommitOffsets, state: StateMachine) -> None:
         named.add(place)
     if not commit.begins:
         return
-    committed = {(each.topic, each.queue): each.offset for each in state.offsets(commit.group) or []}
     for item in commit.offsets:
-        at = committed.get((item.topic, item.queue))
+        at = state.committed(commit.group, item.topic, item.queue)
         if at is not None and item.offset > at:
             detail = f"group {commit.group} has begun queue {item.queue} of {item.topic}, and is at offset {at}"
             raise Problem("already_begun", detail, {"topic": item.topic, "queue": item.queue, "committed": at})

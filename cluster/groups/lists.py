@@ -7,6 +7,7 @@ in steps, and the event loop runs other work after each step.
 
 import asyncio
 from collections.abc import Iterator
+from itertools import islice
 from typing import Annotated, Final
 
 from aiohttp import web
@@ -16,7 +17,7 @@ from cluster.budgets.pace import Pace
 from cluster.core.core import Core
 from cluster.http.app import json_response
 from cluster.http.requests import Request, check_group, check_topic, parse_query
-from cluster.http.responses import Response, as_view
+from cluster.http.responses import Response, as_encoded, as_view, json_items
 from cluster.http.routes import Route, json_of
 from cluster.limits import LIST_MAX, LIST_ROWS_MAX
 from cluster.problems import Problem
@@ -193,17 +194,22 @@ class GroupLists:
         group = check_group(request.match_info["group"])
         query = parse_query(GroupOffsetsQuery, request.query)
         topic = None if query.topic is None else check_topic(query.topic)
-        views: list[GroupOffsetView] = []
-        left, following = query.limit, query.after
-        while True:
-            limit = OFFSETS_PER_STEP if left is None else min(left, OFFSETS_PER_STEP)
-            page, following = self._offsets(group, topic, following, limit)
-            views += page
-            left = None if left is None else left - len(page)
-            if following is None or left == 0:
-                return json_response(GroupOffsetsView(offsets=views, next=following))
+        if self._core.state.group_head(group) is None:
+            raise no_group(group)
+        found = self._core.state.each_offset(group, topic, _place(query.after))
+        encoded: list[bytes] = []
+        left, last = query.limit, None
+        while page := [*islice(found, OFFSETS_PER_STEP if left is None else min(left, OFFSETS_PER_STEP))]:
+            encoded.append(json_items([as_view(GroupOffsetView, each) for each in page]))
+            left, last = None if left is None else left - len(page), page[-1]
+            if left == 0:
+                break
             await asyncio.sleep(0)
             self._core.require_leader()
+        more = last is not None and left == 0 and next(found, None) is not None
+        offsets = as_encoded(GroupOffsetView, encoded)
+        following = f"{last.topic}/{last.queue}" if last is not None and more else None
+        return json_response(GroupOffsetsView(offsets=offsets, next=following))
 
     def _detail(self, group: str) -> GroupDetail:
         view: GroupView | None = self._core.state.group_head(group)

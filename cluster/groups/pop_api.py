@@ -312,7 +312,7 @@ class PopApi:
         limits of time and bytes are reached.
         """
         state, picks, left = self._core.state, [], command.max_messages
-        offsets = {each.queue: each.offset for each in state.offsets(command.group, command.topic) or ()}
+        offsets = state.committed_in(command.group, command.topic)
         if state.topic(command.topic) is None:
             return ()
         reader, pace, scanned_bytes = BlockReader(self._core), Pace(), 0

@@ -3,7 +3,8 @@
 The responses of a handler are structs in its module, which /openapi.json describes.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar, cast
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -13,6 +14,9 @@ from raft.proposals import Applied
 
 class Response(msgspec.Struct, kw_only=True, frozen=True):
     """Base class of all responses. A field that is UNSET is left out."""
+
+
+Item = TypeVar("Item", bound=Response)
 
 
 class Receipt(Response, kw_only=True, frozen=True):
@@ -47,6 +51,18 @@ def or_unset(value: int | None) -> int | UnsetType:
 
 def json_body(response: Response) -> bytes:
     return _json_encoder.encode(response)
+
+
+def json_items(responses: Sequence[Response]) -> bytes:
+    """Return the responses as they stand in an array, without its brackets: long answers are encoded in steps."""
+    return _json_encoder.encode(responses)[1:-1]
+
+
+def as_encoded(kind: type[Item], items: Sequence[bytes]) -> list[Item]:
+    """Return what stands for a list of `kind` in a response, made of parts that json_items returned. It can only be
+    encoded.
+    """
+    return cast(list[Item], msgspec.Raw(b"[" + b",".join(items) + b"]"))
 
 
 def msgpack_body(response: Response) -> bytes:

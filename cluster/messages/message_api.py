@@ -9,6 +9,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta
 
+from cluster.budgets.pace import Pace
 from cluster.core.core import Core
 from cluster.http.app import json_response
 from cluster.http.requests import Natural, Request, check_topic, parse_query
@@ -43,7 +44,7 @@ from store.commands.entry import decode_entry
 from store.commands.messages import Produce
 from store.log.errors import LogTruncated
 from store.messages.message_index import KeyedMessage
-from store.state.message_search import MessagePlace, TraceEvent
+from store.state.message_search import MessagePlace, TraceEvent, order_of
 
 
 class MessagesQuery(Request, kw_only=True, frozen=True):
@@ -167,8 +168,16 @@ class MessageApi:
                     return
 
     async def _trace(self, place: MessagePlace) -> TraceView:
-        events = self._core.state.message_trace(place)
-        views = [self._event_view(event) for event in events]  # before any wait, as the entries may be removed then
+        found: list[tuple[TraceEvent, TraceEventView]] = []
+        pace = Pace()
+        for event in self._core.state.trace_steps(place):
+            if event is None:
+                await pace.step()
+                continue
+            with contextlib.suppress(LogTruncated):  # the message expired meanwhile, and the entry was removed
+                found.append((event, self._event_view(event)))
+        found.sort(key=lambda each: order_of(each[0]))
+        events, views = [event for event, _ in found], [view for _, view in found]
         if place.block is not None and events and events[0].event in ("produced", "scheduled"):
             client_id = await self._sender(place.block.position, place.batch_id)
             if client_id is not None:

@@ -9,6 +9,7 @@ from aiohttp import web
 from crc32c import crc32c
 from msgspec import UNSET, Meta, UnsetType
 
+from cluster.budgets.pace import Pace
 from cluster.core.core import Core
 from cluster.http.app import json_response, media_type, msgpack_response, read_body
 from cluster.http.json_bodies import parse_json_messages, too_many_messages
@@ -242,6 +243,7 @@ async def json_batches(
             keys=attributes.hashes_of(built),
         )
         batches.append(JsonBatch(Batch(header, block), built, ordinals))
+        await attributes.pace.step()
     return batches
 
 
@@ -298,9 +300,10 @@ class ProduceApi:
         batches = await self._checked_batches(topic, request.batches)
         applied = await self._propose(batches, request.client_id)
         produced: Produced = applied.result
-        results = [
-            _batch_view(batch.header.batch_id, placed) for batch, placed in zip(batches, produced.results, strict=True)
-        ]
+        results, pace = list[BatchView](), Pace()
+        for batch, placed in zip(batches, produced.results, strict=True):
+            results.append(_batch_view(batch.header.batch_id, placed))
+            await pace.step()
         return msgpack_response(BlockProduceView(results=results, receipt=receipt_of(applied)))
 
     async def _checked_batches(self, topic: TopicInfo, batches: Sequence[BlockBatch]) -> list[Batch]:
@@ -321,8 +324,10 @@ class ProduceApi:
         applied = await self._propose([each.batch for each in batches])
         produced: Produced = applied.result
         results: dict[int, ProducedMessage] = {}
+        pace = Pace()
         for batch, placed in zip(batches, produced.results, strict=True):
             results.update(zip(batch.ordinals, _message_views(batch, placed), strict=True))
+            await pace.step()
         ordered = [results[ordinal] for ordinal in range(len(results))]
         return json_response(ProduceView(results=ordered, receipt=receipt_of(applied)))
 

@@ -15,11 +15,12 @@ from cluster.http.requests import Request, check_topic, parse_query
 from cluster.http.responses import Response
 from cluster.http.routes import JSON, WRITE_ERRORS, Route, json_of
 from cluster.limits import GROUP_QUEUES_MAX, LIST_MAX, LIST_ROWS_MAX, QUEUES_MAX, RETENTION_BYTES_MAX, RETENTION_MS_MAX
+from cluster.messages.topic_growth import put_topic
 from cluster.problems import Problem
 from cluster.security import permissions
 from cluster.security.access import BY_HANDLER, BY_HANDLER_AUDITED, of_topic
 from cluster.security.permissions import Action
-from store.commands.topics import DeleteTopic, PutTopic, TopicInfo, TopicPut, TopicType
+from store.commands.topics import DeleteTopic, PutTopic, TopicInfo, TopicType
 from store.errors import SYSTEM_TOPIC, TOPIC_NOT_FOUND, Refused
 
 _Times = tuple[int | UnsetType, int | UnsetType]
@@ -144,10 +145,8 @@ class TopicApi:
             )
         self._refuse_system(name)
         self._refuse_wide(name, settings.queues or 0)
-        applied = await self._core.propose(
-            PutTopic(name, settings.queues, settings.retention_ms, settings.type, settings.retention_bytes), by=request
-        )
-        put: TopicPut = applied.result
+        command = PutTopic(name, settings.queues, settings.retention_ms, settings.type, settings.retention_bytes)
+        put = await put_topic(self._core, command, request)
         return json_response(self._view(put.topic), 201 if put.created else 200)
 
     async def list_all(self, request: web.Request) -> web.Response:

@@ -1,8 +1,19 @@
 """The assignment of queues to members: balanced, sticky, and the same on every replica."""
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Final
 
 TopicQueue = tuple[str, int]
+
+TOPICS_CACHED: Final = 16
+"""Number of topics whose queues are kept for the next rebalance."""
+
+
+@lru_cache(maxsize=TOPICS_CACHED)
+def topic_queues(topic: str, queues: int) -> tuple[TopicQueue, ...]:
+    """Return the queues of a topic. Many groups that read it share them."""
+    return tuple((topic, queue) for queue in range(queues))
 
 
 def assign(held: Mapping[str, Sequence[TopicQueue]], queues: Sequence[TopicQueue]) -> dict[str, list[TopicQueue]]:
@@ -15,6 +26,8 @@ def assign(held: Mapping[str, Sequence[TopicQueue]], queues: Sequence[TopicQueue
     if not held:
         return {}
     wanted = dict.fromkeys(queues)
+    if len(held) == 1:
+        return {member: sorted(wanted) for member in held}
     is_wanted = wanted.__contains__
     # A member's queues are sorted already, so sorting them again is one pass.
     kept = {member: sorted(filter(is_wanted, queues_of_member)) for member, queues_of_member in held.items()}

@@ -8,6 +8,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
+from store.groups.queue_counts import QueueCounts
 from store.index import keys
 from store.index.index import Index
 
@@ -43,10 +44,10 @@ class GivenBackMarks:
     def __init__(self, index: Index) -> None:
         """Count the marks of each queue: most queues have no marks, and a commit must not scan for them there."""
         self._index = index
-        self._counts: dict[tuple[int, int, int], int] = {}
+        self._counts = QueueCounts()
         for key, value in index.scan(keys.GIVEN_BACK, keys.after(keys.GIVEN_BACK)):
             if _decode(value).outcome != REPLAYED:
-                self._count(keys.given_back_parts(key)[:3], 1)
+                self._counts.add(keys.given_back_parts(key)[:3], 1)
 
     def get(self, group_id: int, topic_id: int, queue: int, offset: int) -> Mark | None:
         value = self._index.get(keys.given_back(group_id, topic_id, queue, offset))
@@ -56,7 +57,7 @@ class GivenBackMarks:
         """Add a mark. The message must not have one yet."""
         self._index.put(keys.given_back(group_id, topic_id, queue, offset), _encode(mark))
         if mark.outcome != REPLAYED:
-            self._count((group_id, topic_id, queue), 1)
+            self._counts.add((group_id, topic_id, queue), 1)
 
     def forget(self, group_id: int, topic_id: int, queue: int, before: int | None = None) -> None:
         """Remove the marks of the queue, or only those of the messages before an offset. Marks of replayed dead letters
@@ -68,16 +69,15 @@ class GivenBackMarks:
         begin = keys.given_back(*place, 0)
         end = keys.after(begin[:-8]) if before is None else keys.given_back(*place, before)
         gone = [key for key, value in self._index.scan(begin, end) if _decode(value).outcome != REPLAYED]
-        for key in gone:
-            self._index.delete(key)
-        self._count(place, -len(gone))
+        self._index.delete_all(gone)
+        self._counts.add(place, -len(gone))
 
     def expire(self, topic_id: int, queue: int, before: int) -> None:
         """Remove the marks of messages before an offset, in all groups: the messages are gone and cannot be given back
         again.
         """
-        for place in [place for place in self._counts if place[1:] == (topic_id, queue)]:
-            self.forget(*place, before)
+        for group_id in self._counts.groups(topic_id, queue):
+            self.forget(group_id, topic_id, queue, before)
 
     def forget_replayed(self, group_id: int, topic_id: int, before: int) -> None:
         """Remove the marks of dead letters before an offset, which are gone."""
@@ -90,16 +90,8 @@ class GivenBackMarks:
         """Remove all marks of the group, including those of replayed dead letters."""
         prefix = keys.given_back_by(group_id)
         self._index.delete_range(prefix, keys.after(prefix))
-        for place in [place for place in self._counts if place[0] == group_id]:
-            del self._counts[place]
+        self._counts.remove_group(group_id)
 
     def forget_topic(self, topic_id: int) -> None:
-        for place in [place for place in self._counts if place[1] == topic_id]:
+        for place in self._counts.of_topic(topic_id):
             self.forget(*place)
-
-    def _count(self, place: tuple[int, int, int], change: int) -> None:
-        count = self._counts.get(place, 0) + change
-        if count:
-            self._counts[place] = count
-        else:
-            self._counts.pop(place, None)

@@ -38,12 +38,13 @@ from store.errors import (
     Refused,
 )
 from store.features import FEATURES
-from store.groups.assignment import TopicQueue, assign
+from store.groups.assignment import TopicQueue, assign, topic_queues
 from store.groups.given_back import GivenBackMarks, GivingGroup
 from store.groups.history import GroupHistory, encoded_commits
 from store.groups.leases import Leases
 from store.groups.queries import GroupQueries
 from store.groups.record import Group, GroupRecord, Member, assigned_queues, client_of, moves_back, not_assigned
+from store.groups.resets import Resets
 from store.groups.settings import check_settings
 from store.groups.subscription import Subscription, check_subscription, selecting
 from store.index import keys
@@ -52,7 +53,7 @@ from store.limits import RETRY_DELAYS_MS, RETRY_MAX_ATTEMPTS
 from store.messages.outcomes import Event, Outcomes
 from store.messages.placement import At
 from store.messages.sorted_names import SortedNames
-from store.messages.topics import RETRY_PREFIX, Topic, Topics, is_of_group
+from store.messages.topics import RETRY_PREFIX, Topic, Topics
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(GroupRecord).decode
@@ -74,16 +75,16 @@ class Groups(GroupQueries):
         self._index = index
         self._marks = marks
         self._outcomes = outcomes
+        self._resets = Resets(index, marks, history, outcomes, leases)
         self.next_id = next_id
-        by_id: dict[int, Group] = {}
         for key, value in index.scan(keys.GROUP, keys.after(keys.GROUP)):
-            group = Group(key[1:].decode(), _decode(value))
-            self._groups[group.name] = by_id[group.record.id] = group
+            self._groups.add(Group(key[1:].decode(), _decode(value)))
         self._names = SortedNames(self._groups)
         for key, value in index.scan(keys.GROUP_OFFSET, keys.after(keys.GROUP_OFFSET)):
             group_id, topic_id, queue = keys.group_offset_parts(key)
-            by_id[group_id].offsets[topic_id, queue] = keys.read_u64(value)
-            by_id[group_id].topic_ids.add(topic_id)
+            group = self._groups.by_id[group_id]
+            group.offsets[topic_id, queue] = keys.read_u64(value)
+            self._groups.has_read(group, topic_id)
 
     # Changes, during apply.
 
@@ -104,7 +105,7 @@ class Groups(GroupQueries):
             check_subscription(group.name, record.generation, recorded, Subscription(topics, filters))
         member = record.members.get(command.member_id)
         changed = member is None or (record.topics, record.filters) != (topics, filters)
-        record.topics, record.filters = topics, filters
+        self._groups.subscribe(group, topics, filters)
         if member is None:
             member = Member(command.client_id, command.session_timeout_ms, clock_ms, [])
             record.members[command.member_id] = member
@@ -149,10 +150,9 @@ class Groups(GroupQueries):
             begin = group.offsets.get((topic.id, queue))
             place = (group.record.id, topic.id, queue)
             if command.begins and begin is None and offset:
-                self._history.reset(place, offset, None, at)
-                self._tell_reset(group, topic, queue, None, offset, at)
+                self._resets.note(group, topic, queue, None, offset, at)
             elif offset > (begin or 0):
-                self._history.committed(place, offset, first if begin is None else again)
+                self._history.committed(place, offset, first if begin is None else again, is_first=begin is None)
                 self._tell_ack(group, topic, queue, begin or 0, offset, command.member_id, at)
             self._set_offsets(group, [(topic, queue, offset)])
         return OffsetsCommitted(group.name, command.offsets)
@@ -189,14 +189,13 @@ class Groups(GroupQueries):
             group = self._create(command.group)
         record = group.record
         if (record.topics, record.filters) != ((topic.name,), filters):
-            record.topics, record.filters = (topic.name,), filters
+            self._groups.subscribe(group, (topic.name,), filters)
             self._store(group)
         for queue, end in enumerate(topic.ends):
             if (topic.id, queue) not in group.offsets:
                 begin = end if command.from_end else 0
                 if begin:
-                    self._history.reset((record.id, topic.id, queue), begin, None, at)
-                    self._tell_reset(group, topic, queue, None, begin, at)
+                    self._resets.note(group, topic, queue, None, begin, at)
                 self._set_offsets(group, [(topic, queue, begin)])
         return group
 
@@ -221,7 +220,7 @@ class Groups(GroupQueries):
         self._index.delete(keys.group(name))
         prefix = keys.group_offsets(group_id)
         self._index.delete_range(prefix, keys.after(prefix))
-        del self._groups[name]
+        self._groups.remove(group)
         self._names.remove(name)
         self._moved[name] = None
         return group_id
@@ -271,14 +270,10 @@ class Groups(GroupQueries):
             raise Refused(GROUP_HAS_MEMBERS, detail, {"generation": target.record.generation})
         if target is not None:
             self._refuse_popped(target)
-        self._require(command.source)
+        source = self._require(command.source)
         if command.topic is not None:
             self._topics.require(command.topic)
-        offsets = tuple(
-            QueueOffset(item.topic, item.queue, item.processed)
-            for item in self.offsets(command.source, command.topic) or []
-            if not is_of_group(item.topic)
-        )
+        offsets = tuple(self._processed(source, command.topic))
         if not offsets or command.source == command.group:
             of_topic = f" of topic {command.topic}" if command.topic is not None else ""
             detail = f"group {command.source} has committed nothing{of_topic} that {command.group} could take over"
@@ -287,7 +282,7 @@ class Groups(GroupQueries):
 
     def topic_queues_changed(self, topic: Topic) -> None:
         """Rebalance the groups that subscribe to a topic that was created, deleted, or has more queues."""
-        for group in self._subscribed(topic.name):
+        for group in self._groups.subscribers(topic.name):
             self._rebalance(group)
             self._store(group)
 
@@ -296,40 +291,34 @@ class Groups(GroupQueries):
         position is for unknown topics: a group without members must not miss messages of a new queue.
         """
         new_queues = range(first_new_queue, len(topic.ends))
-        for group in self._groups.values():
-            if topic.id in group.topic_ids:
-                self._set_offsets(group, [(topic, queue, 0) for queue in new_queues])
+        beginning = keys.u64(0)
+        for group in self._groups.readers(topic.id):  # no mark is before the beginning
+            group.offsets.begin(topic.id, new_queues)
+            prefix = keys.group_offsets_in(group.record.id, topic.id)
+            self._index.put_all([(prefix + queue.to_bytes(2), beginning) for queue in new_queues])
         self.topic_queues_changed(topic)
 
     def topic_deleted(self, topic: Topic) -> None:
         """Remove the topic's offsets; members lose its queues, and keep the subscription for a later topic of that
-        name.
+        name. Costs as much as the offsets that are removed.
         """
-        for group in self._groups.values():
-            if topic.id not in group.topic_ids:
-                continue
-            group.topic_ids.remove(topic.id)
-            gone = [place for place in group.offsets if place[0] == topic.id]
+        readers = self._groups.forget_topic(topic.id)
+        for group in readers:
             self._history.forget_topic(group.record.id, topic.id)
-            for place in gone:
-                del group.offsets[place]
-                self._index.delete(keys.group_offset(group.record.id, *place))
         for group_id in self._leases.groups_holding(topic.id):
             self._leases.revoke(group_id, topic.id)
         self._marks.forget_topic(topic.id)
+        for group in readers:
+            prefix = keys.group_offsets_in(group.record.id, topic.id)
+            gone = [prefix + queue.to_bytes(2) for queue in group.offsets.remove_topic(topic.id)]
+            self._index.delete_named(prefix, keys.after(prefix), gone)
         self.topic_queues_changed(topic)
 
     def _reset(self, group: Group, offsets: tuple[QueueOffset, ...], at: At) -> OffsetsReset:
         changes = [(self._check_offset(item), item.queue, item.offset) for item in offsets]
-        for topic, queue, offset in changes:
-            place = (group.record.id, topic.id, queue)
-            before = group.offsets.get((topic.id, queue))
-            self._history.reset(place, offset, before, at)
-            self._tell_reset(group, topic, queue, before, offset, at)
-            self._marks.forget(*place)
-            if self._leases.held(*place):
-                self._leases.revoke(*place)
-        self._set_offsets(group, changes)
+        self._resets.carry_out(group, changes, at)
+        for topic_id in {topic.id for topic, _, _ in changes}:
+            self._groups.has_read(group, topic_id)
         self._move_on(group)
         self._store(group)
         return OffsetsReset(group.name, group.record.generation, offsets)
@@ -345,10 +334,6 @@ class Groups(GroupQueries):
             client, filter = client_of(group, member_id) or None, self._outcomes.filter(selected)
             ack = Event("ACK", None, topic.name, queue, begin, end, group.name, client, filter=filter)
             self._outcomes.add(ack)
-
-    def _tell_reset(self, group: Group, topic: Topic, queue: int, before: int | None, offset: int, at: At) -> None:
-        if FEATURES.knows("Event.type.RESET", at.feature_level):
-            self._outcomes.add(Event("RESET", None, topic.name, queue, before, offset, group.name))
 
     def _fence(self, command: CommitOffsets | GiveBack) -> tuple[Group | None, set[TopicQueue] | None]:
         """Return the group, and the queues assigned to the member; None for the queues of a group without members,
@@ -386,12 +371,9 @@ class Groups(GroupQueries):
     def _create(self, name: str) -> Group:
         group = Group(name, GroupRecord(self.next_id, 0, (), {}))
         self.next_id += 1
-        self._groups[name] = group
+        self._groups.add(group)
         self._names.add(name)
         return group
-
-    def _subscribed(self, topic: str) -> Iterable[Group]:
-        return [group for group in self._groups.values() if group.record.members and topic in group.record.topics]
 
     def _rebalance(self, group: Group) -> None:
         record = group.record
@@ -399,7 +381,7 @@ class Groups(GroupQueries):
         for name in sorted({*record.topics, RETRY_PREFIX + group.name}):
             topic = self._topics.get(name)
             if topic is not None:
-                queues.extend((name, queue) for queue in range(len(topic.ends)))
+                queues.extend(topic_queues(name, len(topic.ends)))
         held = {member_id: member.assignment for member_id, member in record.members.items()}
         for member_id, assignment in assign(held, queues).items():
             record.members[member_id].assignment = assignment
@@ -423,7 +405,7 @@ class Groups(GroupQueries):
     def _set_offsets(self, group: Group, changes: Iterable[tuple[Topic, int, int]]) -> None:
         for topic, queue, offset in changes:
             group.offsets[topic.id, queue] = offset
-            group.topic_ids.add(topic.id)
+            self._groups.has_read(group, topic.id)
             self._index.put(keys.group_offset(group.record.id, topic.id, queue), keys.u64(offset))
             self._marks.forget(group.record.id, topic.id, queue, offset)
 

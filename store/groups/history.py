@@ -57,37 +57,58 @@ def encoded_commits(at: At, member_id: str, client_id: str, *, popped: bool = Fa
     return encoded_with_principal(commit), encoded_with_principal(first)
 
 
+class EncodedResets(dict[int | None, bytes]):
+    """Rows of the resets of one command, by the offset before: queues with the same one share the row. None stands for
+    a group that had no offset.
+    """
+
+    def __init__(self, at: At) -> None:
+        super().__init__()
+        self._at = at
+
+    def __missing__(self, before: int | None) -> bytes:
+        at = self._at
+        commit = Commit(at.clock_ms, at.raft_index, "", "", before is None, before or 0, principal=at.principal)
+        self[before] = encoded = encoded_with_principal(commit)
+        return encoded
+
+
 class GroupHistory:
     def __init__(self, index: Index) -> None:
         self._index = index
-        self._passes: dict[tuple[int, int], dict[int, int]] = {}
+        self._passes: dict[int, dict[int, dict[int, int]]] = {}
         """By group and topic: number of the last pass of each queue that was looked up. A deleted topic costs each of
-        its groups the queues of that topic, not those of all groups.
+        its groups the queues of that topic, a deleted group its own topics, not those of all groups.
         """
 
     # Changes, during apply.
 
-    def committed(self, queue: Queue, offset: int, encoded: bytes) -> None:
-        """Note a commit that moved the offset forward; `encoded` comes from encoded_commits."""
-        self._index.put(keys.group_commit(*queue, self._pass(queue), offset), encoded)
+    def committed(self, queue: Queue, offset: int, encoded: bytes, *, is_first: bool = False) -> None:
+        """Note a commit that moved the offset forward; `encoded` comes from encoded_commits. `is_first` says that the
+        group had no offset, and so no history: none is looked up.
+        """
+        self._index.put(keys.group_commit(*queue, self._pass(queue, is_first=is_first), offset), encoded)
 
-    def reset(self, queue: Queue, offset: int, before: int | None, at: At) -> None:
-        """Note a reset, which begins another pass. `before` is None if the group had no offset."""
-        commit = Commit(at.clock_ms, at.raft_index, "", "", before is None, before or 0, principal=at.principal)
-        number = self._pass(queue) + 1
-        self._passes[queue[:2]][queue[2]] = number
-        self._index.put(keys.group_commit(*queue, number, offset), encoded_with_principal(commit))
+    def pass_begun(self, queue: Queue, offset: int, *, is_first: bool) -> bytes:
+        """Begin another pass at `offset`, and return the key of the reset that the caller puts into the index, with a
+        value of EncodedResets. `is_first` is described at `committed`.
+        """
+        number = self._pass(queue, is_first=is_first) + 1
+        self._passes[queue[0]][queue[1]][queue[2]] = number
+        return keys.group_commit(*queue, number, offset)
 
     def forget_group(self, group_id: int) -> None:
         prefix = keys.group_history(group_id)
         self._index.delete_range(prefix, keys.after(prefix))
-        for place in [place for place in self._passes if place[0] == group_id]:
-            del self._passes[place]
+        self._passes.pop(group_id, None)
 
     def forget_topic(self, group_id: int, topic_id: int) -> None:
         prefix = keys.group_commits(group_id, topic_id)
         self._index.delete_range(prefix, keys.after(prefix))
-        self._passes.pop((group_id, topic_id), None)
+        topics = self._passes.get(group_id, {})
+        topics.pop(topic_id, None)
+        if not topics:
+            self._passes.pop(group_id, None)
 
     # Queries.
 
@@ -113,12 +134,12 @@ class GroupHistory:
                     found.append(Passed(keys.read_u64(beyond[0][15:]), _decode(beyond[1])))
         return found
 
-    def _pass(self, queue: Queue) -> int:
+    def _pass(self, queue: Queue, *, is_first: bool = False) -> int:
         group_id, topic_id, place = queue
-        passes = self._passes.get((group_id, topic_id))
-        if passes is None:
-            passes = self._passes[group_id, topic_id] = {}
+        passes = self._passes.setdefault(group_id, {}).setdefault(topic_id, {})
         number = passes.get(place)
+        if number is None and is_first:
+            passes[place] = number = 0
         if number is None:
             begin = keys.group_pass(*queue, 0)
             found = self._index.last(begin, keys.after(begin[:-4]))

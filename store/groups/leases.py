@@ -9,7 +9,7 @@
 The held messages of each queue are also known in memory: asking for a lag, or joining, must not scan the index.
 """
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Final, NamedTuple
 
 import msgspec
@@ -59,6 +59,8 @@ class Leases:
         """Load the held offsets: the number of leases is bounded by the number of messages that groups may hold."""
         self._index = index
         self._held: dict[HeldQueue, HeldOffsets] = {}
+        self._holding: dict[int, dict[int, int]] = {}
+        """Number of queues with held messages, by topic id and group id."""
         self._of_group: dict[int, int] = {}
         self._count = 0
         self._first = keys.LEASE_DUE
@@ -94,12 +96,12 @@ class Leases:
         self._count -= 1
         self._note_held(key, lease, lease.held, ())
 
-    def revoke(self, group_id: int, topic_id: int | None = None, queue: int | None = None) -> None:
-        """End all leases of the group, or only those of one topic or queue: their handles end, and no message comes
-        again.
+    def revoke(self, group_id: int, topic_id: int | None = None, queues: Container[int] | None = None) -> None:
+        """End all leases of the group, or only those of one topic or some of its queues: their handles end, and no
+        message comes again. Looks at each lease of the group.
         """
         for key, lease in list(self.of_group(group_id)):
-            if topic_id in (None, lease.topic_id) and queue in (None, lease.queue):
+            if topic_id in (None, lease.topic_id) and (queues is None or lease.queue in queues):
                 self.remove(key, lease)
 
     # Queries.
@@ -154,7 +156,7 @@ class Leases:
 
     def groups_holding(self, topic_id: int) -> list[int]:
         """Return the ids of the groups that have handed out messages of the topic."""
-        return sorted({place.group_id for place in self._held if place.topic_id == topic_id})
+        return sorted(self._holding.get(topic_id, ()))
 
     def _put_due(self, due_ms: int, key: LeaseKey) -> None:
         due = keys.lease_due(due_ms, key)
@@ -172,12 +174,24 @@ class Leases:
         if before == after:
             return
         place = HeldQueue(key.group_id, lease.topic_id, lease.queue)
-        held = self._held.setdefault(place, HeldOffsets())
+        held = self._held.get(place)
+        if held is None:
+            held = self._held[place] = HeldOffsets()
+            self._note_holding(place, 1)
         held.change(before, after)
         if not held:
             del self._held[place]
+            self._note_holding(place, -1)
         of_group = self._of_group.get(key.group_id, 0) + len(after) - len(before)
         if of_group:
             self._of_group[key.group_id] = of_group
         else:
             self._of_group.pop(key.group_id, None)
+
+    def _note_holding(self, place: HeldQueue, change: int) -> None:
+        groups = self._holding.setdefault(place.topic_id, {})
+        groups[place.group_id] = queues = groups.get(place.group_id, 0) + change
+        if not queues:
+            del groups[place.group_id]
+        if not groups:
+            del self._holding[place.topic_id]

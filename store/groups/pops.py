@@ -177,8 +177,8 @@ class Pops:
         """Return how many messages a pop could look at; None when the pop must be applied even without messages,
         because a group or queue is new, or because the pop will be refused.
         """
-        topic, view = self._topics.get(topic_name), self._groups.view(name)
-        if topic is None or view is None or view.members or view.topics != (topic.name,):
+        topic, group = self._topics.get(topic_name), self._groups.head(name)
+        if topic is None or group is None or self._groups.member_ids(name) or group.topics != (topic.name,):
             return None
         offsets = self._groups.places(name)
         if any((topic.id, queue) not in offsets for queue in range(len(topic.ends))):

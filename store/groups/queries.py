@@ -1,15 +1,19 @@
 """Queries on consumer groups. They change nothing."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator
+from itertools import islice
 
+from store.commands.groups import QueueOffset
 from store.commands.views import GroupOffset, GroupView, Membership, MemberView
 from store.errors import GROUP_NOT_FOUND, Refused
 from store.groups.given_back import GivingGroup
 from store.groups.history import GroupHistory, Passed
+from store.groups.known_groups import KnownGroups
 from store.groups.leases import Leases
+from store.groups.offsets import Offsets
 from store.groups.record import Group, assigned_queues, member_view, view_of
 from store.messages.sorted_names import SortedNames
-from store.messages.topics import Topic, Topics
+from store.messages.topics import Topic, Topics, is_of_group
 
 
 class GroupQueries:
@@ -17,7 +21,7 @@ class GroupQueries:
         self._topics = topics
         self._history = history
         self._leases = leases
-        self._groups: dict[str, Group] = {}
+        self._groups = KnownGroups()
         self._names = SortedNames()
         self._moved: dict[str, None] = {}
 
@@ -73,13 +77,21 @@ class GroupQueries:
         """Return the number of queues of the group with most queues, among those with members that read the topic; 0 if
         there is none.
         """
-        records = [group.record for group in self._groups.values() if group.record.members]
         widths = [
-            sum(len(found.ends) for found in map(self._topics.get, record.topics) if found is not None)
-            for record in records
-            if topic in record.topics
+            sum(len(found.ends) for found in map(self._topics.get, group.record.topics) if found is not None)
+            for group in self._groups.subscribers(topic)
         ]
         return max(widths, default=0)
+
+    def readers(self, topic_id: int) -> int:
+        """Return the number of groups that have an offset in the topic."""
+        return len(self._groups.readers(topic_id))
+
+    def rebalanced_with(self, topic: str) -> int:
+        """Return the number of members and queues that a change of the topic's queues visits, in all groups with
+        members that read it.
+        """
+        return sum(self.rebalance_size(group.name, ()) for group in self._groups.subscribers(topic))
 
     def take_moved(self) -> tuple[str, ...]:
         """Return the groups whose generation changed since the last call."""
@@ -114,26 +126,46 @@ class GroupQueries:
         self, name: str, topic: str | None, after: tuple[str, int] | None, limit: int | None
     ) -> list[GroupOffset] | None:
         """Return the committed offsets of one topic or of all, after the topic and queue `after`, at most `limit`; None
-        when the group does not exist. Costs as much as it returns, plus one check per queue of the topics.
+        when the group does not exist. Costs as much as it returns, plus one look per topic.
         """
-        group = self._groups.get(name)
-        if group is None:
+        if name not in self._groups:
             return None
-        read = filter(None, map(self._topics.by_id, group.topic_ids))
+        return [*islice(self.each_offset(name, topic, after), limit)]
+
+    def each_offset(
+        self, name: str, topic: str | None = None, after: tuple[str, int] | None = None
+    ) -> Iterator[GroupOffset]:
+        """Yield the offsets of `offsets_after`, each as it is when it is asked for: entries may be applied between two
+        of them. Topics that the group reads only since then are left out. Refused (`group_not_found`) when the group
+        does not exist, or not any more.
+        """
+        group = self._require(name)
+        read = filter(None, map(self._topics.by_id, group.offsets.topic_ids))
         topics = sorted(
             (each for each in read if topic in (None, each.name) and (after is None or each.name >= after[0])),
             key=lambda each: each.name,
         )
-        found: list[GroupOffset] = []
         for each in topics:
             first = after[1] + 1 if after is not None and after[0] == each.name else 0
-            for queue in range(first, len(each.ends)):
-                if limit is not None and len(found) >= limit:
-                    return found
-                offset = group.offsets.get((each.id, queue))
+            for queue in sorted(group.offsets.in_topic(each.id)):
+                if self._groups.get(name) is not group:
+                    self._require(name)
+                    return
+                offset = group.offsets.get((each.id, queue)) if queue >= first else None
                 if offset is not None:
-                    found.append(self._offset_of(group, each, queue, offset))
-        return found
+                    yield self._offset_of(group, each, queue, offset)
+
+    def _processed(self, group: Group, topic: str | None) -> Iterator[QueueOffset]:
+        """Yield the offsets before which the group has processed everything, by topic and queue, without those in
+        groups' own topics.
+        """
+        holds = self._leases.held_by(group.record.id) > 0
+        read = filter(None, map(self._topics.by_id, group.offsets.topic_ids))
+        wanted = (each for each in read if topic in (None, each.name) and not is_of_group(each.name))
+        for each in sorted(wanted, key=lambda each: each.name):
+            for queue, offset in sorted(group.offsets.in_topic(each.id).items()):
+                first = self._leases.first_held(group.record.id, each.id, queue) if holds else None
+                yield QueueOffset(each.name, queue, offset if first is None else first)
 
     def _offset_of(self, group: Group, topic: Topic, queue: int, offset: int) -> GroupOffset:
         start, end = topic.starts[queue], topic.ends[queue]
@@ -143,25 +175,28 @@ class GroupQueries:
         lag = end - max(offset, start) + held
         return GroupOffset(topic.name, queue, offset, end, lag, held, first)
 
-    def passed(self, topic: Topic, queue: int, offset: int) -> list[tuple[str, Passed]]:
-        """Return, per group, the commits and resets that moved it over a message or back before it; see
-        GroupHistory.passed.
+    def passed(self, topic: Topic, queue: int, offset: int) -> Iterator[tuple[str, Passed] | None]:
+        """Yield, per group, the commits and resets that moved it over a message or back before it; see
+        GroupHistory.passed. Yields None before each group: entries may be applied then.
         """
-        groups = [group for group in self._groups.values() if (topic.id, queue) in group.offsets]
-        places = [(group.name, (group.record.id, topic.id, queue)) for group in groups]
-        return [(name, passed) for name, place in places for passed in self._history.passed(place, offset)]
+        for group in self._groups.readers(topic.id):
+            yield None
+            is_there = self._groups.get(group.name) is group and (topic.id, queue) in group.offsets
+            for passed in self._history.passed((group.record.id, topic.id, queue), offset) if is_there else ():
+                yield group.name, passed
 
     def held(self, name: str) -> int:
         """Return the number of messages that the group's pop consumers hold; 0 when the group does not exist."""
         group = self._groups.get(name)
         return self._leases.held_by(group.record.id) if group is not None else 0
 
-    def places(self, name: str) -> Mapping[tuple[int, int], int]:
-        """Return the group's offsets by topic id and queue. Refused (`group_not_found`)."""
+    def places(self, name: str) -> Offsets:
+        """Return the group's offsets, no copy. Refused (`group_not_found`)."""
         return self._require(name).offsets
 
     def name_of(self, group_id: int) -> str | None:
-        return next((group.name for group in self._groups.values() if group.record.id == group_id), None)
+        group = self._groups.by_id.get(group_id)
+        return group.name if group is not None else None
 
     def processed(self, name: str, topic: Topic, queue: int) -> int:
         """Return the offset before which everything in the queue is processed; 0 when the group does not exist."""
@@ -171,6 +206,26 @@ class GroupQueries:
         first_held = self._leases.first_held(group.record.id, topic.id, queue)
         offset = group.offsets.get((topic.id, queue), 0)
         return offset if first_held is None else min(offset, first_held)
+
+    def topics_read(self, name: str) -> list[tuple[str, int]] | None:
+        """Return the topics that the group has read, without groups' own, by name, each with the number of queues in
+        which it has an offset; None when the group does not exist.
+        """
+        group = self._groups.get(name)
+        if group is None:
+            return None
+        read = filter(None, map(self._topics.by_id, group.offsets.topic_ids))
+        return sorted((each.name, len(group.offsets.in_topic(each.id))) for each in read if not is_of_group(each.name))
+
+    def committed(self, name: str, topic: str, queue: int) -> int | None:
+        """Return the group's committed offset in the queue; None when it has none."""
+        group, found = self._groups.get(name), self._topics.get(topic)
+        return None if group is None or found is None else group.offsets.get((found.id, queue))
+
+    def committed_in(self, name: str, topic: str) -> dict[int, int]:
+        """Return the group's committed offsets by queue of the topic; none when either does not exist."""
+        group, found = self._groups.get(name), self._topics.get(topic)
+        return {} if group is None or found is None else {**group.offsets.in_topic(found.id)}
 
     def known_id(self, name: str) -> int | None:
         """Return the id of the group; None when it does not exist."""

@@ -6,6 +6,7 @@ from store.commands.groups import AssignedQueue, CommitOffsets, GiveBack, GivenB
 from store.commands.views import GroupView, MemberView
 from store.errors import NOT_ASSIGNED, OFFSET_MOVES_BACK, Refused
 from store.groups.assignment import TopicQueue
+from store.groups.offsets import Offsets
 from store.limits import RETRY_DELAYS_MS, RETRY_MAX_ATTEMPTS
 
 
@@ -29,15 +30,13 @@ class GroupRecord(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class Group:
-    __slots__ = ("name", "offsets", "record", "topic_ids")
+    __slots__ = ("name", "offsets", "record")
 
     def __init__(self, name: str, record: GroupRecord) -> None:
         self.name = name
         self.record = record
-        self.offsets: dict[tuple[int, int], int] = {}
+        self.offsets = Offsets()
         """Committed offsets by topic id and queue."""
-        self.topic_ids: set[int] = set()
-        """Ids of the topics that have an offset."""
 
 
 def client_of(group: Group, member_id: str | None) -> str:

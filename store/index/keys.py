@@ -213,6 +213,11 @@ def group_offset_parts(key: bytes) -> tuple[int, int, int]:
     return int(group_id), int(topic_id), int(queue)
 
 
+def group_offsets_in(group_id: int, topic_id: int) -> bytes:
+    """Return the prefix of the keys of a group's offsets in one topic; the queue follows it."""
+    return group_offset(group_id, topic_id, 0)[:-2]
+
+
 def given_back(group_id: int, topic_id: int, queue: int, offset: int) -> bytes:
     return _GIVEN_BACK.pack(GIVEN_BACK, group_id, topic_id, queue, offset)
 

@@ -91,11 +91,15 @@ class Placement:
         if not headers:
             raise Refused(INVALID_REQUEST, "there is no batch in the request")
         checked: list[CheckedBatch] = []
-        for header in headers:
-            topic = self._topics.require(header.topic)
+        topic: Topic | None = None
+        was_delayed: bool | None = None
+        for header in headers:  # the batches of a send are of one topic
             delayed = header.is_delayed
-            require_writable(topic, transactional=transactional, delayed=delayed)
-            topic.require_queue(header.queue)
+            if topic is None or topic.name != header.topic or delayed is not was_delayed:
+                topic, was_delayed = self._topics.require(header.topic), delayed
+                require_writable(topic, transactional=transactional, delayed=delayed)
+            if not 0 <= header.queue < len(topic.ends):
+                topic.require_queue(header.queue)
             if header.count < 1 or header.message_ids is not None or header.keys is not None:
                 _check_counts(header)
             if delayed:
@@ -104,7 +108,7 @@ class Placement:
             if seen is not None and not seen.is_of(header):
                 raise _conflict(header)
             checked.append(CheckedBatch(topic, header, seen))
-        if len(headers) > 1:
+        if has_repeated_batches(headers):
             _check_repeated(headers)
         return checked
 
@@ -308,6 +312,11 @@ class Placement:
                 if each is not None
             ],
         )
+
+
+def has_repeated_batches(headers: Sequence[BatchHeader]) -> bool:
+    """Return whether two of the batches have one id."""
+    return len(headers) > 1 and len({(header.topic, header.batch_id) for header in headers}) < len(headers)
 
 
 def _has_repeated(message_ids: Sequence[str | None]) -> bool:

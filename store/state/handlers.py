@@ -35,7 +35,7 @@ from store.groups.redelivery import Redeliveries
 from store.groups.removal import GroupRemoval
 from store.index import keys
 from store.messages.block_location import BlockLocation
-from store.messages.placement import At
+from store.messages.placement import At, has_repeated_batches
 from store.state.delivery import Delivery
 from store.state.expiry import Expiry
 from store.state.release import Releases
@@ -118,11 +118,11 @@ class Handlers:
 
     def _produce(self, command: Produce, at: At, block_offsets: tuple[int, ...]) -> Produced:
         checked = self._placement.check(command.batches, transactional=False, clock_ms=at.clock_ms)
+        repeats = has_repeated_batches(command.batches)
         placed: list[BatchPlaced] = []
         for batch, offset in zip(checked, block_offsets, strict=True):
-            header = batch.header
-            block = BlockLocation.of(header, at.position, offset)
-            now = self._placement.recheck(batch) if placed else batch
+            block = BlockLocation.of(batch.header, at.position, offset)
+            now = self._placement.recheck(batch) if repeats and placed else batch
             placed.append(self._placement.place(now, block, at))
         return Produced(tuple(placed))
 

@@ -96,6 +96,11 @@ class TraceEvent(msgspec.Struct, frozen=True, kw_only=True):
     """The authenticated principal whose request it was; None without one, and for messages."""
 
 
+def order_of(event: TraceEvent) -> tuple[int, int]:
+    """Return what the events of a trace are sorted by."""
+    return event.at_ms, event.raft_index
+
+
 class MessageSearch:
     def __init__(self, tables: Tables) -> None:
         self._index = tables.index
@@ -120,20 +125,20 @@ class MessageSearch:
         """Return messages from `begin` on that probably have the key, stored before `end_ms`, in time order."""
         return list(itertools.islice(self._messages.keyed(topic.id, key_hash(key), begin, end_ms), limit))
 
-    def trace(self, place: MessagePlace) -> list[TraceEvent]:
-        """Return the events of the message at `place`, in order."""
-        events: list[TraceEvent] = []
+    def trace(self, place: MessagePlace) -> Iterator[TraceEvent | None]:
+        """Yield the events of the message at `place`, which `order_of` sorts, and None between two steps: entries may
+        be applied then.
+        """
         if place.transaction_id is not None:
-            events += self._decision_events(place.transaction_id)
+            yield from self._decision_events(place.transaction_id)
         timer = self._timer_of(place)
         if timer is not None:
-            events += _timer_events(place, timer)
+            yield from _timer_events(place, timer)
         topic = self._topics.get(place.topic)
         if place.offset is not None and topic is not None:
             late = place.transaction_id is not None or timer is not None
-            events.append(_at_place(place, "visible" if late else "produced", place.at_ms, place.raft_index))
-            events += self._deliveries(topic, place.queue, place.offset)
-        return sorted(events, key=lambda event: (event.at_ms, event.raft_index))
+            yield _at_place(place, "visible" if late else "produced", place.at_ms, place.raft_index)
+            yield from self._deliveries(topic, place.queue, place.offset)
 
     def _of_batch(self, topic: Topic, batch_id: str, ordinal: int) -> Iterator[MessagePlace]:
         known = self._messages.of_batch(topic.id, batch_id)
@@ -228,8 +233,8 @@ class MessageSearch:
             for event in self._table.timeline(transaction_id) or []
         ]
 
-    def _deliveries(self, topic: Topic, queue: int, offset: int) -> Iterator[TraceEvent]:
-        """Yield the groups' events of the message, in every place where it was redelivered."""
+    def _deliveries(self, topic: Topic, queue: int, offset: int) -> Iterator[TraceEvent | None]:
+        """Yield the groups' events of the message, in every place where it was redelivered, and None between steps."""
         places = [(topic, queue, offset)]
         for number, (where, queue_there, offset_there) in enumerate(places):
             yield from self._passes(where, queue_there, offset_there)
@@ -244,8 +249,12 @@ class MessageSearch:
         prefix = {"given_again": RETRY_PREFIX, "dead_lettered": DLQ_PREFIX}.get(found.name)
         return self._topics.get(prefix + found.event.group) if prefix is not None else None
 
-    def _passes(self, topic: Topic, queue: int, offset: int) -> Iterator[TraceEvent]:
-        for group, (committed, commit) in self._groups.passed(topic, queue, offset):
+    def _passes(self, topic: Topic, queue: int, offset: int) -> Iterator[TraceEvent | None]:
+        for found in self._groups.passed(topic, queue, offset):
+            if found is None:
+                yield None
+                continue
+            group, (committed, commit) = found
             name: TraceEventName = "popped" if commit.popped else "consumed"
             if commit.reset_from is not None:
                 name = "skipped" if committed > offset else "rewound"

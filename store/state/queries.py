@@ -2,7 +2,7 @@
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from store.commands.cluster import Settings
@@ -11,10 +11,6 @@ from store.commands.topics import TopicInfo
 from store.commands.transactions import TransactionState
 from store.commands.views import (
     DueCheck,
-    GroupOffset,
-    GroupView,
-    Membership,
-    MemberView,
     QueueRange,
     Row,
     ScheduledPage,
@@ -23,16 +19,16 @@ from store.commands.views import (
     TransactionView,
 )
 from store.errors import TRANSACTION_NOT_FOUND, Refused
-from store.groups.given_back import REPLAYED
 from store.groups.pops import Pops
 from store.index import keys
 from store.index.index import IndexFigures
 from store.limits import TRANSACTION_RETENTION_MS
 from store.messages.message_index import KeyedMessage
 from store.messages.outcomes import OutcomeOf
-from store.messages.topics import DLQ_PREFIX, Topic
+from store.messages.topics import Topic
+from store.state.group_queries import QueriesOnGroups
 from store.state.log_holders import LogHolder, LogHolders
-from store.state.message_search import MessagePlace, MessageSearch, TraceEvent
+from store.state.message_search import MessagePlace, MessageSearch, TraceEvent, order_of
 from store.state.release import Releases
 from store.state.tables import Tables
 from store.state.walks import Walks
@@ -47,28 +43,25 @@ class KeptBytes(NamedTuple):
     queues: list[int | None]
 
 
-class Queries(ABC):
+class Queries(QueriesOnGroups, ABC):
     """All queries on the applied state. Methods that take a topic or queue raise Refused (`topic_not_found`,
     `queue_not_found`) when it does not exist.
     """
 
     def __init__(self, tables: Tables, search: MessageSearch, pops: Pops) -> None:
+        super().__init__(tables, pops)
         self._references = tables.references
         self._rules = tables.rules
         self.walks = Walks(tables.topics, tables.queues, tables.rules)
         self._releases = Releases(tables, self.walks)
         self._holders = LogHolders(tables, self.walks)
         self._leases = tables.leases
-        self._pops = pops
         self._outcomes = tables.outcomes
         self._settings = tables.settings
         self._index = tables.index
-        self._topics = tables.topics
         self._queues = tables.queues
         self._table = tables.transactions
-        self._groups = tables.groups
         self._timers = tables.timers
-        self._marks = tables.marks
         self._search = search
         self.users = tables.users
 
@@ -242,7 +235,13 @@ class Queries(ABC):
         return row if row is not None and offset < row.next_offset else None
 
     def message_trace(self, place: MessagePlace) -> list[TraceEvent]:
-        """Return the recorded events of a message, in order."""
+        """Return the recorded events of a message, in order. For tests only: visits all groups that read the topic."""
+        return sorted(filter(None, self._search.trace(place)), key=order_of)
+
+    def trace_steps(self, place: MessagePlace) -> Iterator[TraceEvent | None]:
+        """Yield the events of `message_trace`, in any order, and None between two steps: entries may be applied
+        then.
+        """
         return self._search.trace(place)
 
     # Timers.
@@ -344,54 +343,6 @@ class Queries(ABC):
         rows = self._index.scan(keys.check_url(after) + b"\0", keys.after(keys.check_url("")))
         return [(keys.check_url_group(key), url.decode()) for key, url in itertools.islice(rows, limit)]
 
-    # Groups.
-
-    def group(self, name: str) -> GroupView | None:
-        return self._groups.view(name)
-
-    def groups(self) -> list[GroupView]:
-        """Return all groups with their members. For tests only: the cost grows with all members; see `group_names`."""
-        return self._groups.all()
-
-    @property
-    def groups_count(self) -> int:
-        return len(self._groups)
-
-    @property
-    def members_count(self) -> int:
-        """Number of members of all groups together; visits each group."""
-        return self._groups.members_count()
-
-    def member_ids(self, name: str) -> Collection[str] | None:
-        """Return the ids of the group's members, without a copy; None when the group does not exist."""
-        return self._groups.member_ids(name)
-
-    def group_names(self, after: str | None, limit: int) -> list[str]:
-        """Return at most `limit` group names after `after`, in order."""
-        return self._groups.names(after, limit)
-
-    def group_members(self, name: str) -> list[str]:
-        """Return the ids of the group's members; empty when the group does not exist."""
-        return self._groups.members(name)
-
-    def membership(self, group: str, member_id: str) -> Membership | None:
-        """Return the state of one member; None when it is not in the group. Refused (`group_not_found`)."""
-        return self._groups.membership(group, member_id)
-
-    def generation(self, group: str) -> int:
-        """Return the group's generation. Refused (`group_not_found`)."""
-        return self._groups.generation(group)
-
-    def rebalance_size(self, group: str, topics: Iterable[str] = ()) -> int:
-        """Return the number of members and queues that a join or leave visits, with `topics` in addition to the group's
-        own.
-        """
-        return self._groups.rebalance_size(group, topics)
-
-    def widest_subscription(self, topic: str) -> int:
-        """Return the number of queues of the group with most queues, among those with members that read the topic."""
-        return self._groups.widest_subscription(topic)
-
     def take_grown_queues(self) -> tuple[tuple[str, int], ...]:
         """Return topic and number of each queue that grew since the last call; for readers that wait for messages."""
         return self._queues.take_grown()
@@ -399,44 +350,6 @@ class Queries(ABC):
     def take_appended(self) -> dict[str, list[int]]:
         """Return the messages and bytes that were appended to each topic since the last call; for metrics."""
         return self._queues.take_appended()
-
-    def take_moved_groups(self) -> tuple[str, ...]:
-        """Return the groups whose generation changed since the last call; for members that wait for a change."""
-        return self._groups.take_moved()
-
-    def group_head(self, name: str) -> GroupView | None:
-        """Return the group without its members; None when it does not exist."""
-        return self._groups.head(name)
-
-    def members_after(self, group: str, after: str | None, limit: int, queues_max: int) -> list[MemberView]:
-        """Return a page of members, at most `limit`. It ends with the member that brings the number of assigned queues
-        to `queues_max`. Refused (`group_not_found`).
-        """
-        return self._groups.members_after(group, after, limit, queues_max)
-
-    def offsets_after(
-        self, group: str, topic: str | None, after: tuple[str, int] | None, limit: int
-    ) -> list[GroupOffset] | None:
-        """Return a page of `offsets`, after the topic and queue `after`; None when the group does not exist."""
-        return self._groups.offsets_after(group, topic, after, limit)
-
-    def offsets(self, group: str, topic: str | None = None) -> list[GroupOffset] | None:
-        """Return the group's committed offsets, by topic and queue; None when the group does not exist."""
-        return self._groups.offsets(group, topic)
-
-    def poppable(self, group: str, topic: str) -> int | None:
-        """Return how many messages a pop could look at, in the topic and among the group's retries; None when the pop
-        must be applied even without messages, to be noted or refused.
-        """
-        return self._pops.poppable(group, topic)
-
-    def replayed_at_ms(self, group: str, offset: int) -> int | None:
-        """Return when the dead letter at this offset was last replayed; None if it never was. Refused
-        (`group_not_found`).
-        """
-        topic = self._topics.get(DLQ_PREFIX + group)
-        mark = self._marks.get(self._groups.id_of(group), topic.id, 0, offset) if topic is not None else None
-        return mark.due_at_ms if mark is not None and mark.outcome == REPLAYED else None
 
     # Outcomes of entries.
 

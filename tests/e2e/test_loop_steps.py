@@ -93,6 +93,23 @@ def test_all_the_queues_of_a_group(node: NodeProcess) -> None:
     in_short_steps(attempt)
 
 
+def test_offsets_of_all_the_queues_of_a_group_are_cloned_and_listed_and_their_topics_deleted(node: NodeProcess) -> None:
+    def attempt(number: int) -> None:
+        topics = [f"read-{number}-{i}" for i in range(GROUP_QUEUES_MAX // QUEUES_MAX)]
+        for topic in topics:
+            assert node.request("PUT", f"/v1/topics/{topic}", payload={"queues": QUEUES_MAX}).status == 201
+            offsets = [{"topic": topic, "queue": queue, "offset": 0} for queue in range(QUEUES_MAX)]
+            assert node.request("PUT", f"/v1/groups/read-{number}/offsets", payload={"offsets": offsets}).status == 200
+        clone = {"source": f"read-{number}"}
+        cloned = node.request("POST", f"/v1/groups/copy-{number}/clone-offsets", payload=clone)
+        assert len(cloned.json()["offsets"]) == GROUP_QUEUES_MAX
+        assert len(node.request("GET", f"/v1/groups/copy-{number}/offsets").json()["offsets"]) == GROUP_QUEUES_MAX
+        for topic in topics:
+            assert node.request("DELETE", f"/v1/topics/{topic}").status == 204
+
+    in_short_steps(attempt)
+
+
 def test_all_the_queues_of_a_topic_are_shown(node: NodeProcess) -> None:
     assert node.request("PUT", "/v1/topics/shown", payload={"queues": QUEUES_MAX}).status == 201
     each = [{"body": "x", "queue": queue} for queue in range(QUEUES_MAX)]

@@ -150,6 +150,33 @@ class MemoryBatch:
         self.ranges.append((begin, end))
 
 
+class MemoryIterator:
+    """A replacement of `rocksdict.RdictIter`, which walks downwards and does not survive a write either."""
+
+    def __init__(self, database: "MemoryDatabase") -> None:
+        self._database, self._keys, self._writes = database, database._keys, database._writes
+        self._place = -1
+
+    def seek_for_prev(self, key: bytes) -> None:
+        self._place = bisect_right(self._keys, key) - 1
+
+    def prev(self) -> None:
+        self._place -= 1
+
+    def valid(self) -> bool:
+        assert self._writes == self._database._writes, "written to while it was read"
+        return self._place >= 0
+
+    def key(self) -> bytes:
+        return self._keys[self._place]
+
+    def value(self) -> bytes:
+        return self._database._values[self._keys[self._place]]
+
+    def status(self) -> None:
+        """Do nothing, because memory can be read."""
+
+
 class MemoryDatabase:
     """A replacement of `rocksdict.Rdict` in raw mode, as far as the index uses it."""
 
@@ -162,18 +189,15 @@ class MemoryDatabase:
     def get(self, key: bytes) -> bytes | None:
         return self._values.get(key)
 
-    def items(self, *, from_key: bytes, backwards: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the pairs from `from_key` on, or from it downwards. Unlike RocksDB's iterator, this one does not
-        survive a write.
-        """
+    def items(self, *, from_key: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the pairs from `from_key` on. Unlike RocksDB's iterator, this one does not survive a write."""
         keys, writes = self._keys, self._writes
-        if backwards:
-            places = range(bisect_right(keys, from_key) - 1, -1, -1)
-        else:
-            places = range(bisect_left(keys, from_key), len(keys))
-        for place in places:
+        for place in range(bisect_left(keys, from_key), len(keys)):
             yield keys[place], self._values[keys[place]]
             assert writes == self._writes, "written to while it was read"
+
+    def iter(self) -> "MemoryIterator":
+        return MemoryIterator(self)
 
     def snapshot(self) -> "MemoryDatabase":
         copy = MemoryDatabase({}, "")

@@ -18,7 +18,8 @@ def lets_offsets_move_back(groups: Groups, command: CommitOffsets, at: At) -> Of
     if group is not None and command.member_id is None:
         for item in command.offsets:
             topic = groups._topics.require(item.topic)
-            group.offsets.pop((topic.id, item.queue), None)
+            if (topic.id, item.queue) in group.offsets:
+                group.offsets[topic.id, item.queue] = 0
     return _commit(groups, command, at)
 
 

@@ -1,6 +1,6 @@
 """Broken ways to pop messages, and to delete groups."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 
 import msgspec
 
@@ -145,7 +145,9 @@ def loses_what_is_out_once_older_messages_are_gone(
     return _give_back_popped(redeliveries, group, giving, item, at)
 
 
-def leaves_handles_behind(leases: Leases, group_id: int, topic_id: int | None = None, queue: int | None = None) -> None:
+def leaves_handles_behind(
+    leases: Leases, group_id: int, topic_id: int | None = None, queues: Container[int] | None = None
+) -> None:
     """A reset leaves messages with those who popped them, and hands them out once more."""
 
 

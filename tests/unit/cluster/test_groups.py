@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,10 +10,13 @@ import pytest
 from cluster.budgets import pace
 from cluster.budgets.turns import REBALANCED_AT_ONCE
 from cluster.groups import session_expiry
+from cluster.groups.commit_rules import check_commit
 from cluster.groups.sessions import BROKEN_SESSION_S
 from cluster.limits import OFFSETS_MAX, QUEUES_MAX, SESSION_TIMEOUT_MS_MIN
+from store.commands.groups import CommitOffsets, QueueOffset
 from tests.patience import PATIENCE_S
 from tests.unit.cluster.conftest import Node
+from tests.unit.store.counted_work import work_of
 
 
 async def test_a_reset_of_an_unknown_group_is_refused_before_anything_is_built(node: Node) -> None:
@@ -185,6 +189,17 @@ async def test_a_group_begins_a_queue_once(node: Node) -> None:
     assert (answer.status, answer.body["code"], answer.body["committed"]) == (409, "already_begun", 4)
     offsets = (await node.call("GET", "/v1/groups/g/offsets")).body["offsets"]
     assert [each["offset"] for each in offsets] == [4]
+
+
+async def test_a_commit_that_begins_looks_at_the_queues_that_it_names(node: Node) -> None:
+    works = []
+    for group, queues in (("few", 4), ("many", 64)):
+        await node.call("PUT", f"/v1/topics/{group}", {"queues": queues})
+        offsets = [{"topic": group, "queue": queue, "offset": 0} for queue in range(queues)]
+        assert (await node.call("PUT", f"/v1/groups/{group}/offsets", {"offsets": offsets})).status == 200
+        commit = CommitOffsets(group, None, None, (QueueOffset(group, 1, 0),), begins=True)
+        works.append(work_of(partial(check_commit, commit, node.core.state)))
+    assert works[0] == works[1]
 
 
 async def test_a_hand_over_that_fails_expires_nobody_whose_heartbeats_it_refused(

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from crc32c import crc32c
 
+from cluster.budgets.pace import Pace
 from cluster.limits import KEYS_MAX, MESSAGES_OF_ID_MAX, REQUEST_KEYS_MAX
 from store.limits import DEDUPE_WINDOW_MS
 from tests.unit.cluster.conftest import START_MS, Answer, Node
@@ -395,3 +396,21 @@ async def test_a_page_ends_when_enough_was_read_for_it(node: Node) -> None:
         assert [each["body"][0] for each in first["messages"]] == list(names[:18])
         rest = await get(node, f"{MESSAGES}?{query}&after={first['next']}")
         assert ([each["body"][0] for each in rest["messages"]], rest["next"]) == (list(names[18:]), None)
+
+
+async def test_each_batch_of_a_send_is_built_and_answered_in_a_step_of_its_own(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await topic(node, queues=16)
+    steps, step = 0, Pace.step
+
+    async def counted(pace: Pace) -> None:
+        nonlocal steps
+        steps += 1
+        await step(pace)
+
+    monkeypatch.setattr(Pace, "step", counted)
+    messages = [{"body": "x", "queue": queue} for queue in range(16)]
+    answer = await node.call("POST", MESSAGES, {"messages": messages})
+    assert [each["queue"] for each in answer.body["results"]] == [*range(16)]
+    assert steps >= 3 * 16, "each message, each batch and each result"

@@ -1,8 +1,16 @@
 """A group has a limited number of queues in all, because a rebalance visits all of them in one step of the loop."""
 
+import asyncio
+
 import pytest
 
+from cluster.core.entry_work import further_work_bytes
+from cluster.groups import offset_clones
 from cluster.limits import GROUP_QUEUES_MAX, GROUP_TOPICS_MAX, QUEUES_MAX
+from cluster.messages import topic_growth
+from raft.proposals import ENTRY_WORK_BYTES
+from store.commands.groups import CloneOffsets, QueueOffset, ResetOffsets
+from store.commands.topics import DeleteTopic, PutTopic
 from tests.unit.cluster.conftest import Answer, Node
 
 WIDE = GROUP_QUEUES_MAX // QUEUES_MAX
@@ -44,3 +52,74 @@ async def test_nor_does_a_topic_grow_beyond_it_under_its_readers(node: Node, top
     assert (refused.status, refused.body["code"]) == (400, "invalid_request")
     assert (await node.call("GET", "/v1/topics/two")).body["queues"] == 1
     assert (await put(node, "two", QUEUES_MAX - 1)).status == 200, "as many as a group may read"
+
+
+async def test_offsets_of_many_queues_are_cloned_by_several_entries(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offset_clones, "CLONED_AT_ONCE", 3)
+    places = [(topic, queue) for topic, queues in (("a", 2), ("b", 2), ("c", 1)) for queue in range(queues)]
+    for topic, queues in (("a", 2), ("b", 2), ("c", 1)):
+        await put(node, topic, queues)
+    offsets = [{"topic": topic, "queue": queue, "offset": 0} for topic, queue in places]
+    assert (await node.call("PUT", "/v1/groups/g/offsets", {"offsets": offsets})).status == 200
+    first = node.core.raft.applied_index + 1
+    cloned = await node.call("POST", "/v1/groups/copy/clone-offsets", {"source": "g"})
+    assert cloned.status == 200
+    assert [(each["topic"], each["queue"], each["offset"]) for each in cloned.body["offsets"]] == [
+        (*place, 0) for place in places
+    ]
+    group = (await node.call("GET", "/v1/groups/copy")).body
+    assert cloned.body["generation"] == group["generation"]
+    assert [(each["topic"], each["queue"]) for each in group["offsets"]] == places
+    outcomes = node.core.state.outcomes(first, node.core.raft.applied_index, 9)
+    assert [len(each.outcome.events) for each in outcomes] == [2, 3]
+    one = await node.call("POST", "/v1/groups/other/clone-offsets", {"source": "g", "topic": "a"})
+    assert len(one.body["offsets"]) == 2
+    missing = await node.call("POST", "/v1/groups/other/clone-offsets", {"source": "none"})
+    assert (missing.status, missing.body["code"]) == (404, "group_not_found")
+
+
+async def read(node: Node, group: str, topic: str, queues: int) -> None:
+    offsets = [{"topic": topic, "queue": queue, "offset": 0} for queue in range(queues)]
+    assert (await node.call("PUT", f"/v1/groups/{group}/offsets", {"offsets": offsets})).status == 200
+
+
+async def test_a_topic_that_many_groups_read_grows_by_several_entries(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_growth, "GROWN_ROWS_MAX", 6)
+    assert (await put(node, "orders", 1)).status == 201
+    for number in range(3):
+        await read(node, f"g{number}", "orders", 1)
+    before = node.core.raft.applied_index
+    answer = await node.call("PUT", "/v1/topics/orders", {"queues": 8, "retention_ms": 60_000})
+    assert (answer.status, answer.body["queues"], answer.body["retention_ms"]) == (200, 8, 60_000)
+    assert node.core.raft.applied_index == before + 4, "each of them adds two queues for three groups"
+    for number in range(3):
+        assert len((await node.call("GET", f"/v1/groups/g{number}/offsets")).body["offsets"]) == 8
+    refused = await put(node, "orders", 7)
+    assert (refused.status, refused.body["code"]) == (409, "topic_exists_with_more_queues")
+
+
+async def test_a_topic_that_grows_twice_at_a_time_gets_all_queues(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_growth, "GROWN_ROWS_MAX", 1)
+    await put(node, "orders", 1)
+    await read(node, "g", "orders", 1)
+    answers = await asyncio.gather(put(node, "orders", 9), put(node, "orders", 9))
+    assert [(answer.status, answer.body["queues"]) for answer in answers] == [(200, 9)] * 2
+
+
+async def test_costly_changes_of_groups_share_no_entry(node: Node) -> None:
+    await put(node, "wide", QUEUES_MAX)
+    await put(node, "orders", 1)
+    for number in range(4):
+        await read(node, f"g{number}", "wide", QUEUES_MAX)
+    state = node.core.state
+    reset = ResetOffsets("g0", tuple(QueueOffset("wide", queue, 0) for queue in range(QUEUES_MAX)))
+    for command in (DeleteTopic("wide"), CloneOffsets("copy", "g0", "wide"), CloneOffsets("copy", "g0"), reset):
+        assert further_work_bytes(command, state) > ENTRY_WORK_BYTES // 3, command
+    for cheap in (DeleteTopic("orders"), CloneOffsets("copy", "g0", "orders"), PutTopic("wide", retention_ms=1)):
+        assert further_work_bytes(cheap, state) == 0, cheap
+    await read(node, "g0", "orders", 1)
+    assert further_work_bytes(PutTopic("orders", QUEUES_MAX), state) > ENTRY_WORK_BYTES // 10

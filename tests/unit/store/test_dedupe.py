@@ -7,6 +7,7 @@ import pytest
 from store.commands.messages import BatchHeader, BatchPlaced, MessagePlaced, Produced
 from store.commands.topics import PutTopic
 from store.commands.transactions import Decide
+from store.index import keys
 from store.index.index import Index
 from store.limits import DEDUPE_MAX_ENTRIES, DEDUPE_WINDOW_MS
 from store.messages.dedupe import DedupeCounters, DedupeWindow, SeenBatch, SeenMessage
@@ -216,3 +217,20 @@ def test_expiry_catches_up_after_a_burst(tmp_path: Path) -> None:
     assert window.counters.entries == 20
     assert all(window.batch(1, f"old{number}") is None for number in range(20))
     index.close()
+
+
+def test_the_batches_of_a_send_are_looked_up_once_each(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
+    replica.one(PutTopic("orders", 8))
+    looked_up: list[bytes] = []
+    get = replica.index.get
+
+    def counted(key: bytes) -> bytes | None:
+        looked_up.append(key)
+        return get(key)
+
+    monkeypatch.setattr(replica.index, "get", counted)
+    replica.one(produce(*(header(queue=queue, batch_id=f"b{queue}") for queue in range(8))))
+    assert [key[:1] for key in looked_up].count(keys.BATCH_ID) == 8
+    twice = replica.one(produce(header(batch_id="new"), header(batch_id="other"), header(batch_id="new")))
+    assert isinstance(twice, Produced)
+    assert [each.duplicate for each in twice.results] == [False, False, True]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from store.commands.groups import (
     AssignedQueue,
     CommitOffsets,
+    DeleteGroup,
     Joined,
     JoinGroup,
     LeaveGroup,
@@ -321,8 +322,8 @@ def test_new_queues_of_a_topic_are_read_from_their_beginning(replica: Replica) -
     assert replica.machine.offsets("h", "orders") == []
 
 
-class NeverWalked(dict[tuple[int, int], dict[int, int]]):
-    """The remembered passes of all groups, through which no deletion of a topic may look."""
+class NeverWalked(dict[int, dict[int, dict[int, int]]]):
+    """The remembered passes of all groups, through which no deletion of a topic or group may look."""
 
     def __iter__(self) -> NoReturn:
         raise AssertionError("the passes of all groups are walked through")
@@ -335,8 +336,10 @@ def test_a_deleted_topic_costs_nothing_of_what_is_remembered_of_others(replica: 
             replica.one(CommitOffsets(group, None, None, (QueueOffset(topic, 0, 1),)))
     history = replica.machine._groups._history
     history._passes = NeverWalked(history._passes)
-    assert len(history._passes) == 4
+    assert [len(topics) for topics in history._passes.values()] == [2, 2]
     replica.one(DeleteTopic("orders"))
-    left = history._passes.keys()
-    assert len(left) == 2
-    assert len({topic_id for _, topic_id in left}) == 1
+    assert [len(topics) for topics in history._passes.values()] == [1, 1]
+    replica.one(DeleteGroup("g1"))
+    assert [len(topics) for topics in history._passes.values()] == [1]
+    replica.one(DeleteTopic("others"))
+    assert not history._passes

@@ -232,6 +232,20 @@ def test_reading_what_is_staged_costs_the_same_however_much_that_is(index: Index
     assert many < 3 * few, "a search in sorted keys takes some steps more among 16 times as many"
 
 
+def test_named_keys_of_a_range_are_touched_each_and_written_as_one(index: Index) -> None:
+    names = [b"r%d" % number for number in range(4)]
+    index.put_all([(name, b"") for name in names[:2]])
+    index.commit()
+    index.put_all([(name, b"") for name in names[2:]])
+    index.touched.clear()
+    index.delete_named(b"r", b"s", names)
+    assert index.touched == [(name,) for name in names]
+    assert (contents(index), index.staged_rows) == ([], 0)
+    index.put(b"r1", b"anew")
+    index.commit()
+    assert contents(index) == [(b"r1", b"anew")]
+
+
 def test_after_is_beyond_every_key_with_the_prefix() -> None:
     assert keys.after(b"r") == b"s"
     assert keys.after(b"r\x00\xff") == b"r\x01"

@@ -1,0 +1,25 @@
+"""Counts the work of a call without a clock: the bytecode instructions of the broker's functions that it executes."""
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+
+def work_of(call: Callable[[], object]) -> int:
+    """Return the number of instructions that the call executes. What C functions do within counts as one."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, _argument: object) -> Any:
+        nonlocal count
+        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        count += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return count
