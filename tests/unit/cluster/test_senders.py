@@ -1,4 +1,4 @@
-"""Who takes turns in front of the log: the principal of a request, or its address, and the node itself."""
+"""Tests who takes turns in front of the log: the principal of a request, or its address, and the node itself."""
 
 from pathlib import Path
 from typing import Any
