@@ -86,7 +86,9 @@ class KernelSync:
         made = cls(*arguments)
         try:
             made.start(file)
-            select.select([made.descriptor], [], [])
+            waiting = select.poll()
+            waiting.register(made.descriptor, select.POLLIN)
+            waiting.poll()
             error = made.finish()
             if error is not None:
                 raise error
@@ -99,21 +101,34 @@ class KernelSync:
         assert isinstance(file, PosixFile)
         self._block.descriptor, self.path = file.descriptor, file.path
         try:
-            self._checked(*self._submit)
+            self._require_one(self._submit)
         except OSError as error:
             raise disk_error("fdatasync", self.path, error) from error
 
     def finish(self) -> DiskError | None:
-        os.eventfd_read(self.descriptor)
-        self._checked(*self._get_event)
-        number = -self._event.result
-        return None if number == 0 else disk_error("fdatasync", self.path, OSError(number, os.strerror(number)))
+        try:
+            os.eventfd_read(self.descriptor)
+            self._require_one(self._get_event)
+            if self._event.result:
+                raise OSError(-self._event.result, os.strerror(-self._event.result))
+        except OSError as error:
+            return disk_error("fdatasync", self.path, error)
+        return None
 
     def close(self) -> None:
         self._checked(*self._destroy)
         os.close(self.descriptor)
 
-    def _checked(self, *arguments: Any) -> None:
-        if self._call(*arguments) < 0:
+    def _require_one(self, arguments: tuple[Any, ...]) -> None:
+        """Call the system with one operation. Raises OSError also when it took, or returned, none: what ends without
+        its event has not ended well.
+        """
+        if self._checked(*arguments) != 1:
+            raise OSError(errno.EIO, "the kernel has lost a sync")
+
+    def _checked(self, *arguments: Any) -> int:
+        returned: int = self._call(*arguments)
+        if returned < 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
+        return returned

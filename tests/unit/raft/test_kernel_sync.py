@@ -81,14 +81,32 @@ def test_an_error_of_the_device_is_returned(file: PosixFile, monkeypatch: pytest
     assert has_ended(sync)
     checked = sync._checked
 
-    def with_error(*arguments: object) -> None:
-        checked(*arguments)
+    def with_error(*arguments: object) -> int:
+        returned = checked(*arguments)
         sync._event.result = -errno.EIO
+        return returned
 
     monkeypatch.setattr(sync, "_checked", with_error)
     error = sync.finish()
     assert isinstance(error, DiskError)
     assert (error.operation, error.path, error.errno) == ("fdatasync", file.path, errno.EIO)
     monkeypatch.undo()
+    sync.close()
+    file.close()
+
+
+def test_an_end_without_an_event_is_no_success(file: PosixFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    sync = kernel_sync(file)
+    for end in ("no event", "no signal"):
+        sync.start(file)
+        assert has_ended(sync)
+        with monkeypatch.context() as patched:
+            if end == "no event":
+                patched.setattr(sync, "_checked", lambda *_arguments: 0)
+            else:
+                os.eventfd_read(sync.descriptor)
+            assert isinstance(sync.finish(), DiskError)
+        sync.close()
+        sync = kernel_sync(file)
     sync.close()
     file.close()
