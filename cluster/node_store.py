@@ -18,7 +18,6 @@ from store.log.differs import DiffersMark
 from store.log.disk import BackgroundSync, Disk
 from store.log.errors import REPAIR_ADVICE, DiskError
 from store.log.hard_state import HardState
-from store.log.watermarks import FILE_NAME as WATERMARKS_FILE
 from store.log.watermarks import Watermarks
 from store.snapshots.install import IndexDirectories, SnapshotStore, finish_install
 
@@ -63,7 +62,7 @@ class NodeStore:
             self._watermarks,
             SnapshotStore(disk, directory, self._index, places),
             DiffersMark(disk, directory),
-            partial(_background_sync, config, metrics, disk, directory),
+            partial(_background_sync, config, metrics, disk, self.log),
         )
 
     def close(self) -> None:
@@ -82,15 +81,17 @@ class NodeStore:
             logger.warning("the index was not brought to disk: %s; the log has the missing entries", error)
 
 
-def _background_sync(config: NodeConfig, metrics: Metrics, disk: Disk, directory: str) -> BackgroundSync | None:
-    """Return what syncs the log in the background, proven on a file of the data directory; None if a thread does."""
+def _background_sync(config: NodeConfig, metrics: Metrics, disk: Disk, log: CommitLog) -> BackgroundSync | None:
+    """Return what syncs the log in the background, proven on a file of the log; None if a thread does. Raises DiskError
+    when that sync fails.
+    """
     if config.log_sync == "thread":
         logger.info("the log is synced by a thread, as log_sync says")
         return None
-    proof = disk.open(f"{directory}/{WATERMARKS_FILE}")
+    proof = disk.open(log.active_path)
     try:
         background = MeasuredSync.proven_on(proof, metrics)
-    except (OSError, DiskError) as error:
+    except OSError as error:
         logger.info("the log is synced by a thread: the kernel cannot do it in the background (%s)", error)
         return None
     finally:

@@ -5,6 +5,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, Generic, Protocol, TypeVar
 
+OWN: Final = ""
+"""The node itself as a sender: what it proposes is little, and comes before all that clients send later. So a member
+that is removed and joins again is not removed anew.
+"""
 FINISHES_KEPT: Final = 1_000
 
 
@@ -53,6 +57,8 @@ class FairQueue(Generic[W]):
         """Heap of the senders: the virtual time at which the next proposal starts, and the order of turns."""
         self._finishes: dict[str, float] = {}
         """Virtual time at which the last proposal of a sender without any waiting ends."""
+        self._finishes_max = FINISHES_KEPT
+        """Number of them from which on those that are past are forgotten; at least twice what was left last time."""
         self._time = 0.0
         self._turn = 0
 
@@ -98,7 +104,7 @@ class FairQueue(Generic[W]):
             if queue is None:
                 queue = self._senders[waiting.sender] = deque()
                 start = max(self._time, self._finishes.pop(waiting.sender, 0.0))
-                heapq.heappush(self._turns, (start, self._next_turn(), waiting.sender))
+                heapq.heappush(self._turns, (start, self._next_turn(waiting.sender), waiting.sender))
             queue.append(waiting)
         self._arrived_bytes = self._arrived_work_bytes = 0
 
@@ -118,10 +124,10 @@ class FairQueue(Generic[W]):
                     return group
                 group.append(waiting)
                 self._time = start
-                cost = max(waiting.size_bytes / self._entry_bytes, waiting.work_bytes / self._entry_work_bytes)
+                cost = self._cost(waiting)
             queue.popleft()
             if queue:
-                heapq.heapreplace(self._turns, (start + cost, self._next_turn(), sender))
+                heapq.heapreplace(self._turns, (start + cost, self._next_turn(sender), sender))
             else:
                 heapq.heappop(self._turns)
                 del self._senders[sender]
@@ -129,14 +135,23 @@ class FairQueue(Generic[W]):
         self._begin_anew()
         return group
 
-    def _next_turn(self) -> int:
+    def _cost(self, waiting: W) -> float:
+        if waiting.sender == OWN:
+            return 0.0
+        return max(waiting.size_bytes / self._entry_bytes, waiting.work_bytes / self._entry_work_bytes)
+
+    def _next_turn(self, sender: str) -> int:
+        """Return what decides between senders whose next proposals start at one time: who came first, and the node
+        itself before all.
+        """
         self._turn += 1
-        return self._turn
+        return 0 if sender == OWN else self._turn
 
     def _note_finish(self, sender: str, finish: float) -> None:
-        if len(self._finishes) >= FINISHES_KEPT:
-            self._finishes = {each: at for each, at in self._finishes.items() if at > self._time}
         self._finishes[sender] = finish
+        if len(self._finishes) > self._finishes_max:
+            self._finishes = {each: at for each, at in self._finishes.items() if at > self._time}
+            self._finishes_max = max(FINISHES_KEPT, 2 * len(self._finishes))
 
     def _begin_anew(self) -> None:
         """Forget who has had what: nobody waits."""
@@ -144,4 +159,5 @@ class FairQueue(Generic[W]):
         self._senders.clear()
         self._turns.clear()
         self._finishes.clear()
+        self._finishes_max = FINISHES_KEPT
         self._time, self._turn = 0.0, 0

@@ -1,4 +1,4 @@
-"""One Raft node on one asyncio loop: handlers, transport and sync thread put together."""
+"""One Raft node on one asyncio loop: handlers, transport and log put together."""
 
 import asyncio
 import logging
@@ -222,7 +222,11 @@ class RaftNode:
         self._loop = asyncio.get_running_loop()
         syncer = syncer_of(self._loop, self._open_background_sync())
         self._log_sync = LogSync(self._log, self._watermarks, syncer, self._after_sync, self._sync_failed)
-        await self._transport.start()
+        try:
+            await self._transport.start()
+        except BaseException:
+            await self._log_sync.stop()
+            raise
         self._ticker = asyncio.create_task(self._tick_for_ever())
 
     async def stop(self) -> None:
@@ -345,7 +349,7 @@ class RaftNode:
         if self._log.synced_index < self._log.last_index:
             self._log_sync.request()
             if self._state.role != LEADER:
-                return  # the tick comes with the sync's end; now it would keep the GIL from the sync thread
+                return  # the tick comes with the sync's end; it would only delay the acknowledgement now
         # What piles up is done once, in the next turn of the loop; a commit, for which somebody waits, at once.
         if self._is_going_on or self._raft.wants_step or self._raft.replication.may_send_on:
             self._go_on_soon()

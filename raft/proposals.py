@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from raft.errors import FeatureNotEnabled, Overloaded, ProposalTooLarge, RaftError
-from raft.fair_queue import FairQueue
+from raft.fair_queue import OWN, FairQueue
 from store.commands.entry import Command, Proposal, encode_entry
 from store.errors import Refused
 from store.features import FEATURES
@@ -34,7 +34,7 @@ which the loop does nothing else: 5 ms for 550 small produces.
 
 SENDER_SHARE: Final = 3
 """What one sender may have in flight, as a multiple of what stays free: three quarters of the limit if it is alone, 3/7
-each if there are two. Something is always left for those who have nothing in flight.
+each if there are two. What is left is for those who have nothing in flight.
 """
 
 
@@ -104,7 +104,7 @@ class ProposalQueue:
         self._in_flight_of: dict[str, int] = {}
         """The same by sender."""
 
-    def submit(self, proposal: Proposal, sender: str = "") -> Proposed:
+    def submit(self, proposal: Proposal, sender: str = OWN) -> Proposed:
         """Queue a proposal of a sender; senders take turns when more waits than one entry holds. The future fails with
         RaftError, Refused or a LogError. Cancelling the future stops the command only while the command is not in the
         log.
@@ -125,7 +125,7 @@ class ProposalQueue:
             )
         of_sender = self._in_flight_of.get(sender, 0)
         if self.in_flight_bytes:
-            self._require_room(size_bytes, of_sender)
+            self._require_room(size_bytes, 0 if sender == OWN else of_sender)
         loop = asyncio.get_running_loop()
         waiting = _Waiting(
             proposal,
@@ -151,7 +151,7 @@ class ProposalQueue:
         free_bytes = self._max_in_flight_bytes - self.in_flight_bytes
         if size_bytes > free_bytes:
             raise Overloaded(f"{self.in_flight_bytes} bytes are waiting for commit; retry shortly")
-        if of_sender + size_bytes > SENDER_SHARE * (free_bytes - size_bytes):
+        if of_sender and of_sender + size_bytes > SENDER_SHARE * (free_bytes - size_bytes):
             raise Overloaded(f"{of_sender} bytes of this sender are waiting for commit; retry shortly")
 
     def _schedule_flush(self, loop: asyncio.AbstractEventLoop) -> None:

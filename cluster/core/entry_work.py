@@ -23,8 +23,7 @@ def further_work_bytes(command: Command, state: StateMachine) -> int:
     if isinstance(command, ResetOffsets):
         return RESET_BYTES * len(command.offsets)
     if isinstance(command, CloneOffsets):
-        read = state.topics_read(command.source) or ()
-        return RESET_BYTES * sum(queues for topic, queues in read if command.topic in (None, topic))
+        return RESET_BYTES * state.queues_read(command.source, command.topic)
     if isinstance(command, PutTopic | DeleteTopic):
         topic = state.topic(command.topic)
         queues = 0 if topic is None else topic.queues

@@ -10,10 +10,12 @@ from cluster.core.core import Core
 from cluster.groups.lists import no_group
 from store.commands.entry import Proposal
 from store.commands.groups import CloneOffsets, OffsetsReset, QueueOffset
-from store.errors import TOPIC_NOT_FOUND, Refused
+from store.errors import INVALID_REQUEST, TOPIC_NOT_FOUND, Refused
 
 CLONED_AT_ONCE: Final = 1_024
 """Number of queues whose offsets are cloned by one entry; a topic has no more."""
+PROPOSED_AT_ONCE: Final = 64
+"""Number of topics that are proposed in one step of the loop."""
 
 
 class Cloned(msgspec.Struct, frozen=True):
@@ -26,8 +28,8 @@ async def clone_offsets(core: Core, command: CloneOffsets, by: web.Request) -> C
     """Clone the offsets: by one entry if they are at most CLONED_AT_ONCE, else topic by topic, each as it is by then. A
     topic that is deleted meanwhile is left out.
 
-    Raises as `Core.propose` does, with nothing changed if there is one entry, else with the first topics cloned;
-    repeating the call completes it.
+    Raises as `Core.propose` does, with nothing changed if there is one entry, else with some topics cloned; repeating
+    the call completes it, as long as the group has no members.
     """
     read = core.state.topics_read(command.source)
     if read is None:
@@ -40,21 +42,23 @@ async def clone_offsets(core: Core, command: CloneOffsets, by: web.Request) -> C
     for topics in _portions(read):
         parts = [msgspec.structs.replace(command, topic=topic) for topic in topics]
         for outcome in await core.propose_all([Proposal(part, principal=principal) for part in parts]):
-            if isinstance(outcome, Refused) and outcome.code == TOPIC_NOT_FOUND:
-                continue
+            if isinstance(outcome, Refused) and outcome.code in (TOPIC_NOT_FOUND, INVALID_REQUEST):
+                continue  # since then the topic is gone, or was made anew and is not read
             if isinstance(outcome, Exception):
                 raise outcome
             offsets.append(outcome.result.offsets)
             generation = outcome.result.generation
+    if not offsets:
+        return await clone_offsets(core, command, by)
     return Cloned(offsets, generation)
 
 
 def _portions(read: list[tuple[str, int]]) -> Iterator[list[str]]:
-    """Yield the topics in portions of at most CLONED_AT_ONCE queues."""
+    """Yield the topics in portions of at most CLONED_AT_ONCE queues and PROPOSED_AT_ONCE topics."""
     portion: list[str] = []
     width = 0
     for topic, queues in read:
-        if portion and width + queues > CLONED_AT_ONCE:
+        if portion and (width + queues > CLONED_AT_ONCE or len(portion) == PROPOSED_AT_ONCE):
             yield portion
             portion, width = [], 0
         portion.append(topic)

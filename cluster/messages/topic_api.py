@@ -144,9 +144,8 @@ class TopicApi:
                 request, "delete", permissions.topic(name), said="delete messages by keeping less of"
             )
         self._refuse_system(name)
-        self._refuse_wide(name, settings.queues or 0)
         command = PutTopic(name, settings.queues, settings.retention_ms, settings.type, settings.retention_bytes)
-        put = await put_topic(self._core, command, request)
+        put = await put_topic(self._core, command, lambda: self._refuse_wide(name, settings.queues or 0), request)
         return json_response(self._view(put.topic), 201 if put.created else 200)
 
     async def list_all(self, request: web.Request) -> web.Response:

@@ -20,6 +20,9 @@ _NUMBERS: Final = {  # io_setup, io_destroy, io_getevents, io_submit
 }
 
 
+_HAS_64_BITS: Final = sys.maxsize > 2**32
+
+
 class _ControlBlock(ctypes.Structure):
     """`struct iocb` on little-endian machines."""
 
@@ -53,11 +56,11 @@ class KernelSync:
 
     def __init__(self) -> None:
         """Raises OSError where the system allows none: another system, an old kernel, a sandbox, `fs.aio-max-nr`."""
-        numbers = _NUMBERS.get(os.uname().machine) if sys.platform == "linux" else None
+        numbers = _NUMBERS.get(os.uname().machine) if sys.platform == "linux" and _HAS_64_BITS else None
         if numbers is None:
             raise OSError(errno.ENOSYS, "its numbers of system calls are not known here")
         setup, destroy, get_events, submit = map(ctypes.c_long, numbers)
-        # Without releasing the GIL: none of these calls waits.
+        # Without releasing the GIL: none of these calls waits, but the last one while a sync is under way.
         self._call = ctypes.PyDLL(None, use_errno=True).syscall
         self._call.restype = ctypes.c_long
         context = ctypes.c_ulong(0)
@@ -81,17 +84,20 @@ class KernelSync:
     def proven_on(cls, file: File, *arguments: Any) -> Self:
         """Returns one that has synced `file`, whose file system therefore takes part. Blocks until it has.
 
-        Raises OSError where the system allows none, and DiskError as `fdatasync` does.
+        Raises OSError where the system or the file system allows none, and DiskError when the sync has failed.
         """
         made = cls(*arguments)
         try:
-            made.start(file)
+            try:
+                made.start(file)
+            except DiskError as error:
+                raise OSError(error.errno, str(error)) from error
             waiting = select.poll()
             waiting.register(made.descriptor, select.POLLIN)
             waiting.poll()
-            error = made.finish()
-            if error is not None:
-                raise error
+            failed = made.finish()
+            if failed is not None:
+                raise failed
         except BaseException:
             made.close()
             raise

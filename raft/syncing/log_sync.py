@@ -6,7 +6,7 @@ from collections.abc import Callable
 from raft.syncing.syncers import OnEnd, Syncer
 from store.log.commit_log import CommitLog
 from store.log.disk import File
-from store.log.errors import DiskError, LogFailed
+from store.log.errors import DiskError
 from store.log.watermarks import Watermarks
 
 
@@ -56,7 +56,7 @@ class LogSync:
         self._is_running = True
         try:
             run = self._log.begin_sync()
-        except LogFailed as error:
+        except Exception as error:
             self._fail(error)
             return
         if run is None:
@@ -73,7 +73,7 @@ class LogSync:
     def _end_log(self, error: BaseException | None, took_s: float) -> None:
         try:
             self._log.end_sync(error)
-        except LogFailed as failure:
+        except Exception as failure:  # whatever it is: without an end there is no other sync
             self._fail(failure)
             return
         self._go_on(took_s)
@@ -96,9 +96,13 @@ class LogSync:
     def _next(self) -> None:
         self._is_running = False
         if self._stopped is not None:
-            self._stopped.set_result(None)
+            self._tell_stopped()
         elif self._is_wanted:
             self._begin()
+
+    def _tell_stopped(self) -> None:
+        if self._stopped is not None and not self._stopped.done():
+            self._stopped.set_result(None)
 
     def _fail(self, error: BaseException) -> None:
         """Leave the sync under way for ever, so that there is no other one."""
@@ -106,4 +110,4 @@ class LogSync:
             self._has_failed = True
             self._on_failed(error)
         else:
-            self._stopped.set_result(None)
+            self._tell_stopped()

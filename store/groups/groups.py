@@ -9,6 +9,7 @@ All groups are held in memory and written through to the index.
 """
 
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
@@ -54,6 +55,9 @@ from store.messages.outcomes import Event, Outcomes
 from store.messages.placement import At
 from store.messages.sorted_names import SortedNames
 from store.messages.topics import RETRY_PREFIX, Topic, Topics
+
+KEYS_IN_RANGE_MIN: Final = 16
+"""Number of keys from which on they are deleted as a range, which costs reads of the index for ever after."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(GroupRecord).decode
@@ -311,7 +315,10 @@ class Groups(GroupQueries):
         for group in readers:
             prefix = keys.group_offsets_in(group.record.id, topic.id)
             gone = [prefix + queue.to_bytes(2) for queue in group.offsets.remove_topic(topic.id)]
-            self._index.delete_named(prefix, keys.after(prefix), gone)
+            if len(gone) < KEYS_IN_RANGE_MIN:
+                self._index.delete_all(gone)
+            else:
+                self._index.delete_named(prefix, keys.after(prefix), gone)
         self.topic_queues_changed(topic)
 
     def _reset(self, group: Group, offsets: tuple[QueueOffset, ...], at: At) -> OffsetsReset:

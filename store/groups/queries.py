@@ -140,17 +140,15 @@ class GroupQueries:
         does not exist, or not any more.
         """
         group = self._require(name)
-        read = filter(None, map(self._topics.by_id, group.offsets.topic_ids))
         topics = sorted(
-            (each for each in read if topic in (None, each.name) and (after is None or each.name >= after[0])),
+            (each for each in self._read(group, topic) if after is None or each.name >= after[0]),
             key=lambda each: each.name,
         )
         for each in topics:
             first = after[1] + 1 if after is not None and after[0] == each.name else 0
             for queue in sorted(group.offsets.in_topic(each.id)):
                 if self._groups.get(name) is not group:
-                    self._require(name)
-                    return
+                    raise _no_group(name)
                 offset = group.offsets.get((each.id, queue)) if queue >= first else None
                 if offset is not None:
                     yield self._offset_of(group, each, queue, offset)
@@ -160,8 +158,7 @@ class GroupQueries:
         groups' own topics.
         """
         holds = self._leases.held_by(group.record.id) > 0
-        read = filter(None, map(self._topics.by_id, group.offsets.topic_ids))
-        wanted = (each for each in read if topic in (None, each.name) and not is_of_group(each.name))
+        wanted = (each for each in self._read(group, topic) if not is_of_group(each.name))
         for each in sorted(wanted, key=lambda each: each.name):
             for queue, offset in sorted(group.offsets.in_topic(each.id).items()):
                 first = self._leases.first_held(group.record.id, each.id, queue) if holds else None
@@ -179,7 +176,7 @@ class GroupQueries:
         """Yield, per group, the commits and resets that moved it over a message or back before it; see
         GroupHistory.passed. Yields None before each group: entries may be applied then.
         """
-        for group in self._groups.readers(topic.id):
+        for group in sorted(self._groups.readers(topic.id), key=lambda each: each.name):
             yield None
             is_there = self._groups.get(group.name) is group and (topic.id, queue) in group.offsets
             for passed in self._history.passed((group.record.id, topic.id, queue), offset) if is_there else ():
@@ -206,6 +203,22 @@ class GroupQueries:
         first_held = self._leases.first_held(group.record.id, topic.id, queue)
         offset = group.offsets.get((topic.id, queue), 0)
         return offset if first_held is None else min(offset, first_held)
+
+    def queues_read(self, name: str, topic: str | None) -> int:
+        """Return the number of queues of the topic, or of all topics, in which the group has an offset; 0 when either
+        does not exist. Looks at that topic alone.
+        """
+        group = self._groups.get(name)
+        if group is None:
+            return 0
+        return sum(len(group.offsets.in_topic(each.id)) for each in self._read(group, topic))
+
+    def _read(self, group: Group, topic: str | None) -> Iterable[Topic]:
+        """Return the topic, or all topics, that the group has read."""
+        if topic is None:
+            return filter(None, map(self._topics.by_id, group.offsets.topic_ids))
+        found = self._topics.get(topic)
+        return () if found is None or found.id not in group.offsets.topic_ids else (found,)
 
     def topics_read(self, name: str) -> list[tuple[str, int]] | None:
         """Return the topics that the group has read, without groups' own, by name, each with the number of queues in
@@ -247,5 +260,9 @@ class GroupQueries:
     def _require(self, name: str) -> Group:
         group = self._groups.get(name)
         if group is None:
-            raise Refused(GROUP_NOT_FOUND, f"group {name} does not exist: a member's first join creates it")
+            raise _no_group(name)
         return group
+
+
+def _no_group(name: str) -> Refused:
+    return Refused(GROUP_NOT_FOUND, f"group {name} does not exist: a member's first join creates it")

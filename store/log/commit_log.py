@@ -116,6 +116,11 @@ class CommitLog:
     def first_index(self) -> int:
         return self.base.index + 1
 
+    @property
+    def active_path(self) -> str:
+        """Path of the file that records are written to at present."""
+        return self._segments.active.path
+
     # Writing
 
     def append(self, index: int, term: int, kind: int, payload: bytes) -> int:
@@ -187,8 +192,11 @@ class CommitLog:
         """
         run, self._sync_run = self._sync_run, None
         assert run is not None, "no sync of the log is under way"
-        if run.file is not self._sync_file:  # replaced meanwhile
-            run.file.close()
+        try:
+            if run.file is not self._sync_file:  # replaced meanwhile
+                run.file.close()
+        except DiskError as closing:
+            self._fail(closing)
         if error is not None:
             self._fail(error)
         self._raise_if_failed()
@@ -408,6 +416,9 @@ class CommitLog:
 
     def _replace_sync_file(self, file: File) -> None:
         """Makes later syncs use `file`. The old file stays open for the sync under way, if there is one."""
-        if self._sync_run is None or self._sync_run.file is not self._sync_file:
-            self._sync_file.close()
-        self._sync_file = file
+        former, self._sync_file = self._sync_file, file
+        if self._sync_run is None or self._sync_run.file is not former:
+            try:
+                former.close()
+            except DiskError as error:  # DiskFull as well: it says that writes may be lost
+                self._fail(error)

@@ -193,8 +193,9 @@ class PosixFile:
             return os.fstat(self.descriptor).st_size
 
     def close(self) -> None:
+        descriptor, self.descriptor = self.descriptor, -1  # whatever is called by mistake meets no other file
         with _translated("close", self.path):
-            os.close(self.descriptor)
+            os.close(descriptor)
 
 
 class PosixDisk:

@@ -103,6 +103,12 @@ class QueriesOnGroups:
         """
         return self._groups.each_offset(group, topic, after)
 
+    def queues_read(self, group: str, topic: str | None) -> int:
+        """Return the number of queues of the topic, or of all topics, in which the group has an offset; 0 when either
+        does not exist.
+        """
+        return self._groups.queues_read(group, topic)
+
     def topics_read(self, group: str) -> list[tuple[str, int]] | None:
         """Return the topics that the group has read, without groups' own, by name, each with the number of queues in
         which it has an offset; None when the group does not exist.

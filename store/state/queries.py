@@ -80,6 +80,11 @@ class Queries(QueriesOnGroups, ABC):
         topic = self._topics.get(name)
         return topic.info() if topic is not None else None
 
+    def topic_id(self, name: str) -> int | None:
+        """Return the id of the topic, which no later topic of its name has; None when there is no such topic."""
+        topic = self._topics.get(name)
+        return topic.id if topic is not None else None
+
     def topics(self, *, system: bool = False) -> list[TopicInfo]:
         """Return the topics in the order of their names; system topics only with `system`."""
         return [topic.info() for topic in self._topics.all() if system or not topic.system]

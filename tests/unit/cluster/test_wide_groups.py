@@ -1,6 +1,7 @@
 """A group has a limited number of queues in all, because a rebalance visits all of them in one step of the loop."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from cluster.messages import topic_growth
 from raft.proposals import ENTRY_WORK_BYTES
 from store.commands.groups import CloneOffsets, QueueOffset, ResetOffsets
 from store.commands.topics import DeleteTopic, PutTopic
+from store.messages.topics import Topic, Topics
 from tests.unit.cluster.conftest import Answer, Node
 
 WIDE = GROUP_QUEUES_MAX // QUEUES_MAX
@@ -89,6 +91,7 @@ async def test_a_topic_that_many_groups_read_grows_by_several_entries(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topic_growth, "GROWN_ROWS_MAX", 6)
+    monkeypatch.setattr(topic_growth, "GROWN_QUEUES_MIN", 1)
     assert (await put(node, "orders", 1)).status == 201
     for number in range(3):
         await read(node, f"g{number}", "orders", 1)
@@ -104,6 +107,7 @@ async def test_a_topic_that_many_groups_read_grows_by_several_entries(
 
 async def test_a_topic_that_grows_twice_at_a_time_gets_all_queues(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_growth, "GROWN_ROWS_MAX", 1)
+    monkeypatch.setattr(topic_growth, "GROWN_QUEUES_MIN", 1)
     await put(node, "orders", 1)
     await read(node, "g", "orders", 1)
     answers = await asyncio.gather(put(node, "orders", 9), put(node, "orders", 9))
@@ -123,3 +127,56 @@ async def test_costly_changes_of_groups_share_no_entry(node: Node) -> None:
         assert further_work_bytes(cheap, state) == 0, cheap
     await read(node, "g0", "orders", 1)
     assert further_work_bytes(PutTopic("orders", QUEUES_MAX), state) > ENTRY_WORK_BYTES // 10
+
+
+@pytest.mark.parametrize("made_anew", [False, True])
+async def test_a_topic_that_is_deleted_while_it_grows_is_not_made_again(
+    node: Node, monkeypatch: pytest.MonkeyPatch, made_anew: bool
+) -> None:
+    monkeypatch.setattr(topic_growth, "GROWN_ROWS_MAX", 1)
+    monkeypatch.setattr(topic_growth, "GROWN_QUEUES_MIN", 1)
+    await put(node, "orders", 1)
+    await read(node, "g", "orders", 1)
+    part, looks = topic_growth._part, 0
+
+    def deleting(*arguments: Any) -> PutTopic:
+        nonlocal looks
+        looks += 1
+        if looks == 2:  # between the first entry and the second
+            commands: list[PutTopic | DeleteTopic] = [
+                DeleteTopic("orders"),
+                *([PutTopic("orders", 1)] if made_anew else []),
+            ]
+            changing.extend(asyncio.ensure_future(node.core.propose(command)) for command in commands)
+        return part(*arguments)
+
+    changing: list[asyncio.Future[Any]] = []
+    monkeypatch.setattr(topic_growth, "_part", deleting)
+    answer = await put(node, "orders", 9)
+    await asyncio.gather(*changing)
+    assert (answer.status, answer.body["code"]) == (404, "topic_not_found")
+    left = await node.call("GET", "/v1/topics/orders")
+    assert left.status == (200 if made_anew else 404)
+    if made_anew:
+        assert left.body["queues"] == 1
+
+
+async def test_a_clone_looks_at_each_topic_alone(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weighing and carrying out the clone of one topic must not walk through all topics that the group has read."""
+    monkeypatch.setattr(offset_clones, "CLONED_AT_ONCE", 4)
+    topics = [f"t-{number}" for number in range(40)]
+    for topic in topics:
+        await put(node, topic, 1)
+        await read(node, "source", topic, 1)
+    looked_at = 0
+    by_id = Topics.by_id
+
+    def counted(topics: Topics, topic_id: int) -> Topic | None:
+        nonlocal looked_at
+        looked_at += 1
+        return by_id(topics, topic_id)
+
+    monkeypatch.setattr(Topics, "by_id", counted)
+    answer = await node.call("POST", "/v1/groups/target/clone-offsets", {"source": "source"})
+    assert (answer.status, len(answer.body["offsets"])) == (200, 40)
+    assert looked_at <= 3 * len(topics)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from raft.fair_queue import FINISHES_KEPT, FairQueue
+from raft.fair_queue import FINISHES_KEPT, OWN, FairQueue
 
 ENTRY_BYTES = 1_000
 WORK_BYTES = 100
@@ -153,3 +153,27 @@ def test_many_senders_that_come_once_are_not_remembered() -> None:
         queue.add(str(number))
         queue.take()
     assert len(queue._finishes) <= FINISHES_KEPT
+
+
+def test_pruning_what_is_remembered_is_rare_while_nothing_is_past() -> None:
+    """Thousands of senders with one proposal each end after the present virtual time: looking again finds none."""
+    queue = Queue()
+    for number in range(8 * FINISHES_KEPT):
+        queue.add(str(number))
+    looks = 0
+    remembered = queue._finishes
+    while queue.take():
+        looks += queue._finishes is not remembered
+        remembered = queue._finishes
+    assert looks <= 4
+
+
+def test_what_the_node_itself_proposes_comes_before_what_is_sent_later() -> None:
+    queue = Queue()
+    queue.add("a", 100)
+    queue.take()
+    queue.add(OWN, 3)
+    queue.add("b", 3)
+    order = [item.sender for item in queue.take()]
+    assert order.count(OWN) == order.count("b") == 3
+    assert order.index("b") > max(place for place, each in enumerate(order) if each == OWN)
