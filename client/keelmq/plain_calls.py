@@ -64,6 +64,8 @@ def check_plain_function(name: str, function: object) -> None:
 
 def is_async(function: object) -> bool:
     """Return whether a call of `function` is known to return an awaitable; a lambda may return one nevertheless."""
+    if type(function) is FunctionType and not function.__dict__:  # as `inspect` does, in a tenth of its time
+        return bool(function.__code__.co_flags & inspect.CO_COROUTINE)
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(_called(function))
 
 
