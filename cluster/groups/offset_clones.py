@@ -7,7 +7,6 @@ import msgspec
 from aiohttp import web
 
 from cluster.core.core import Core
-from cluster.groups.lists import no_group
 from store.commands.entry import Proposal
 from store.commands.groups import CloneOffsets, OffsetsReset, QueueOffset
 from store.errors import INVALID_REQUEST, TOPIC_NOT_FOUND, Refused
@@ -32,9 +31,7 @@ async def clone_offsets(core: Core, command: CloneOffsets, by: web.Request) -> C
     the call completes it, as long as the group has no members.
     """
     read = core.state.topics_read(command.source)
-    if read is None:
-        raise no_group(command.source)
-    if command.topic is not None or sum(queues for _, queues in read) <= CLONED_AT_ONCE:
+    if read is None or command.topic is not None or sum(queues for _, queues in read) <= CLONED_AT_ONCE:
         reset: OffsetsReset = (await core.propose(command, by=by)).result
         return Cloned([reset.offsets], reset.generation)
     offsets: list[tuple[QueueOffset, ...]] = []

@@ -252,7 +252,7 @@ class Fates:
         self.held: list[Proposed] = []
         monkeypatch.setattr(node.core.raft, "propose", self.propose)
 
-    def propose(self, proposal: Proposal) -> Proposed:
+    def propose(self, proposal: Proposal, sender: str = "") -> Proposed:
         assert isinstance(proposal.command, Decide)
         future = Proposed(loop=asyncio.get_running_loop())
         match proposal.command.transaction_id:
