@@ -92,9 +92,8 @@ class FairQueue(Generic[W]):
         return group
 
     def _all_fits(self) -> bool:
-        return (self._arrived_bytes <= self._entry_bytes and self._arrived_work_bytes <= self._entry_work_bytes) or len(
-            self._arrived
-        ) <= 1
+        fits = self._arrived_bytes <= self._entry_bytes and self._arrived_work_bytes <= self._entry_work_bytes
+        return fits or len(self._arrived) <= 1
 
     def _line_up(self) -> None:
         """Put what has arrived into the queues of its senders."""

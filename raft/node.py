@@ -12,6 +12,7 @@ from raft.cluster_name import ClusterName
 from raft.config import PeerAddress, RaftConfig
 from raft.errors import NodeStopped, NoLeader, NotLeader, ProtocolError, RaftError
 from raft.events import NodeEvents
+from raft.fair_queue import OWN
 from raft.feature_levels import FeatureLevels
 from raft.handing_over import hand_over
 from raft.handlers import SafeRaft
@@ -284,7 +285,7 @@ class RaftNode:
 
     # --- proposing ---------------------------------------------------------------------------------------------
 
-    def propose(self, proposal: Proposal, sender: str = "") -> Proposed:
+    def propose(self, proposal: Proposal, sender: str = OWN) -> Proposed:
         """Propose a command of a sender; the future resolves when it is fsynced on a majority and applied here.
 
         Raises at once, with nothing appended: NotLeader, NoLeader, Overloaded, NodeStopped, FeatureNotEnabled. The

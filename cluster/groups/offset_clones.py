@@ -35,18 +35,20 @@ async def clone_offsets(core: Core, command: CloneOffsets, by: web.Request) -> C
         reset: OffsetsReset = (await core.propose(command, by=by)).result
         return Cloned([reset.offsets], reset.generation)
     offsets: list[tuple[QueueOffset, ...]] = []
+    refused: Refused | None = None
     generation, principal = 0, core.access.proved_name(by)
     for topics in _portions(read):
         parts = [msgspec.structs.replace(command, topic=topic) for topic in topics]
         for outcome in await core.propose_all([Proposal(part, principal=principal) for part in parts]):
             if isinstance(outcome, Refused) and outcome.code in (TOPIC_NOT_FOUND, INVALID_REQUEST):
+                refused = outcome
                 continue  # since then the topic is gone, or was made anew and is not read
             if isinstance(outcome, Exception):
                 raise outcome
             offsets.append(outcome.result.offsets)
             generation = outcome.result.generation
-    if not offsets:
-        return await clone_offsets(core, command, by)
+    if not offsets and refused is not None:  # for all topics, as for a clone of a group onto itself
+        raise refused
     return Cloned(offsets, generation)
 
 

@@ -180,3 +180,14 @@ async def test_a_clone_looks_at_each_topic_alone(node: Node, monkeypatch: pytest
     answer = await node.call("POST", "/v1/groups/target/clone-offsets", {"source": "source"})
     assert (answer.status, len(answer.body["offsets"])) == (200, 40)
     assert looked_at <= 3 * len(topics)
+
+
+async def test_a_wide_group_is_not_cloned_onto_itself(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offset_clones, "CLONED_AT_ONCE", 1)
+    for topic in ("a", "b"):
+        await put(node, topic, 1)
+        await read(node, "g", topic, 1)
+    before = node.core.raft.applied_index
+    refused = await node.call("POST", "/v1/groups/g/clone-offsets", {"source": "g"})
+    assert (refused.status, refused.body["code"]) == (400, "invalid_request")
+    assert node.core.raft.applied_index <= before + 2, "each topic is tried once"
