@@ -243,7 +243,8 @@ class Broker:
 
     async def _start_raft(self) -> None:
         try:
-            await self._raft.start()
+            with _startup_errors(self.config):  # of the sync that proves how the log is synced
+                await self._raft.start()
         except OSError as error:
             raise unavailable("peer_listen", self.config.peer_address(), error) from None
 
