@@ -104,6 +104,8 @@ class Broker:
             quotas=_quotas(config, clock, None if former is None else former.core.quotas),
             issuer=issuer_of(config) if former is None else former.core.access.issuer,
         )
+        if self.core.quotas is not None:
+            self._raft.use_weights(self.core.quotas.weight_of)
         self._signer: WebhookSigner = WebhookSigner(config, () if former is None else former._signer.secrets)
         webhooks = HttpWebhooks(
             AllowedUrls.of(config), self._signer, config.check_webhook_timeout_ms, clock.wall_ms, webhook_trust(config)

@@ -74,6 +74,7 @@ KINDS: Final[Mapping[str, ProblemKind]] = {
     "peer_secret_not_text": ProblemKind(409, "The peer secret is not text that an answer can hold"),
     "certificate_taken": ProblemKind(409, "The certificate name belongs to another user"),
     "too_many_tokens": ProblemKind(409, "The user has as many tokens as it may have"),
+    "user_name_taken": ProblemKind(409, "A user's name differs from this one only in case"),
     "too_many_users": ProblemKind(409, "The cluster has as many users as it may have"),
     "too_many_topics": ProblemKind(409, "The cluster has as many topics as it may have"),
     "too_many_groups": ProblemKind(409, "The cluster has as many groups as it may have"),

@@ -12,6 +12,11 @@ that is removed and joins again is not removed anew.
 FINISHES_KEPT: Final = 1_000
 
 
+def equal_weight(sender: str) -> int:
+    """Return 1: nobody has more turns than others."""
+    return 1
+
+
 class Outcome(Protocol):
     def cancelled(self) -> bool:
         """Return whether nobody waits for the outcome any more."""
@@ -39,15 +44,24 @@ class FairQueue(Generic[W]):
     """Makes groups of what waits, each for one entry of at most `entry_bytes` and `entry_work_bytes`.
 
     While all that waits fits one entry, the order is that of arrival. Otherwise the next one is always that of the
-    sender who has had least since it began to wait, measured by the share of an entry that its proposals take
-    (start-time fair queueing). One sender's proposals keep their order. What is cancelled is left out, and told to
+    sender who has had least for its weight since it began to wait, measured by the share of an entry that its
+    proposals take (start-time fair queueing): while all have enough waiting, they get entries in the ratio of their
+    weights. `weight_of` is asked at each turn, so another weight holds for what waits already; it is at least 1, and
+    the node itself has none. One sender's proposals keep their order. What is cancelled is left out, and told to
     `on_left_out`: under overload nothing else would be carried out in the end.
     """
 
-    def __init__(self, entry_bytes: int, entry_work_bytes: int, on_left_out: Callable[[W], None]) -> None:
+    def __init__(
+        self,
+        entry_bytes: int,
+        entry_work_bytes: int,
+        on_left_out: Callable[[W], None],
+        weight_of: Callable[[str], int] = equal_weight,
+    ) -> None:
         self._entry_bytes = entry_bytes
         self._entry_work_bytes = entry_work_bytes
         self._on_left_out = on_left_out
+        self.weight_of = weight_of
         self._arrived: deque[W] = deque()
         """In their order; the senders' queues are made of them once turns are needed."""
         self._arrived_bytes = self._arrived_work_bytes = 0
@@ -137,7 +151,8 @@ class FairQueue(Generic[W]):
     def _cost(self, waiting: W) -> float:
         if waiting.sender == OWN:
             return 0.0
-        return max(waiting.size_bytes / self._entry_bytes, waiting.work_bytes / self._entry_work_bytes)
+        share = max(waiting.size_bytes / self._entry_bytes, waiting.work_bytes / self._entry_work_bytes)
+        return share / self.weight_of(waiting.sender)
 
     def _next_turn(self, sender: str) -> int:
         """Return what decides between senders whose next proposals start at one time: who came first, and the node

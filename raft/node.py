@@ -295,6 +295,10 @@ class RaftNode:
         self._check_leads()
         return self._proposals.submit(proposal, sender)
 
+    def use_weights(self, weight_of: Callable[[str], int]) -> None:
+        """Have senders take turns in front of the log by their weights, each at least 1. All are equal without it."""
+        self._proposals.use_weights(weight_of)
+
     def refuse_waiting(self, error: RaftError) -> None:
         """Tell all who wait for a place in the log this error: nothing of theirs was appended."""
         self._proposals.fail_waiting(error)

@@ -104,6 +104,10 @@ class ProposalQueue:
         self._in_flight_of: dict[str, int] = {}
         """The same by sender."""
 
+    def use_weights(self, weight_of: Callable[[str], int]) -> None:
+        """Have senders take turns by their weights, each at least 1, from now on: `weight_of` is asked at each turn."""
+        self._waiting.weight_of = weight_of
+
     def submit(self, proposal: Proposal, sender: str = OWN) -> Proposed:
         """Queue a proposal of a sender; senders take turns when more waits than one entry holds. The future fails with
         RaftError, Refused or a LogError. Cancelling the future stops the command only while the command is not in the

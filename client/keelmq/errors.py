@@ -292,6 +292,7 @@ ERRORS_BY_CODE: Mapping[str, type[KeelMQError]] = {
     "certificate_taken": Conflict,
     "peer_secret_not_text": Conflict,
     "too_many_tokens": Conflict,
+    "user_name_taken": Conflict,
     "too_many_users": Conflict,
     "too_many_topics": Conflict,
     "too_many_groups": Conflict,

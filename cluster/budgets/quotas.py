@@ -17,6 +17,7 @@ from typing import Final, Literal
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from cluster.budgets.time_shares import PRINCIPAL_SENDER
 from cluster.budgets.token_bucket import BURST_S, TokenBucket
 from cluster.metrics import gauge
 from cluster.problems import RETRY_AFTER_MS, Problem
@@ -113,7 +114,7 @@ class Quotas:
     def __init__(self, settings: QuotaSettings, steady_s: Callable[[], float]) -> None:
         self.steady_s = steady_s
         self.is_unlimited = True
-        """True while the settings limit nobody, so that nothing has to be looked up."""
+        """True while the settings limit nobody and weigh all alike, so that nothing has to be looked up."""
         self._settings = settings
         self._throttled: dict[str, int] = {}
         """Number of refused requests of the principals with a series."""
@@ -132,7 +133,7 @@ class Quotas:
         """Go by these settings from now on. A principal whose rates have changed begins with full buckets."""
         self._settings = settings
         self.is_unlimited = not any(
-            rates.limits_anything for rates in (settings.default, settings.anonymous, *settings.users.values())
+            rates.has_effect for rates in (settings.default, settings.anonymous, *settings.users.values())
         )
         self._users.go_by(self._rates_of)
         self._addresses.go_by(lambda _: settings.anonymous)
@@ -143,6 +144,12 @@ class Quotas:
     def of_address(self, address: str) -> Quota:
         """Return the quota of a client that does not show who it is."""
         return self._addresses.known.get(address) or self._addresses.add(address, self.steady_s())
+
+    def weight_of(self, sender: str) -> int:
+        """Return the weight of who sends a proposal, as `time_shares.sender` names it: a principal or an address."""
+        name = sender.removeprefix(PRINCIPAL_SENDER)
+        rates = self._settings.anonymous if name == sender else self._rates_of(name)
+        return rates.weight or 1
 
     def page(self, kind: Kind, after: str, limit: int) -> list[tuple[str, Quota]]:
         """Return up to `limit` principals of a kind by name, and their quotas, as far as they are told apart."""

@@ -199,6 +199,9 @@ class Client:
             self._shares.charge(self._address, worked_s)
 
 
+PRINCIPAL_SENDER: Final = "principal "
+"""Begins the sender that is a principal, who may be called like an address."""
+
 _client: ContextVar[Client | None] = ContextVar("client", default=None)
 
 
@@ -215,10 +218,10 @@ def current() -> Client | None:
 
 
 def send_as(name: str) -> None:
-    """Note who sends what this task proposes, instead of the address."""
+    """Note the principal who sends what this task proposes, instead of the address."""
     client = _client.get()
     if client is not None:
-        client.sender = name
+        client.sender = PRINCIPAL_SENDER + name
 
 
 def sender() -> str:

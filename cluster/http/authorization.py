@@ -40,7 +40,7 @@ def authorized(core: Core, route: Route) -> Handler:
         else:
             control.require(request, access.action, access.resource(request.match_info.get(access.parameter, "")))
         if writes and (name := control.proved_name(request)):
-            time_shares.send_as(f"principal {name}")
+            time_shares.send_as(name)
         if not is_audited:
             return await inner(request)
         principal = control.principal_of(request).name  # before the call, which may delete him

@@ -25,10 +25,12 @@ class QuotasQuery(Request, kw_only=True, frozen=True):
 
 class QuotaUsageView(Response, kw_only=True, frozen=True):
     """The quotas of one principal, 0 being no limit, and what is left of them: null without a limit, negative while
-    the principal has to wait for it. `throttled` counts its refused requests; null where they are not told apart.
+    the principal has to wait for it. `weight` is its share of the log while more waits than one entry holds.
+    `throttled` counts its refused requests; null where they are not told apart.
     """
 
     principal: str
+    weight: int
     requests_per_s: int
     in_bytes_per_s: int
     out_bytes_per_s: int
@@ -39,7 +41,9 @@ class QuotaUsageView(Response, kw_only=True, frozen=True):
 
 
 class QuotasView(Response, kw_only=True, frozen=True):
-    """Principals that were at work lately, by name. `limited` is false while this node limits nobody."""
+    """Principals that were at work lately, by name. `limited` is false while this node limits nobody and weighs all
+    alike.
+    """
 
     node_id: int
     limited: bool
@@ -89,6 +93,7 @@ def _view(name: str, quota: Quota, now_s: float, throttled: int | None) -> Quota
     rates = quota.rates
     return QuotaUsageView(
         principal=name,
+        weight=rates.weight or 1,
         requests_per_s=rates.requests_per_s or 0,
         in_bytes_per_s=rates.in_bytes_per_s or 0,
         out_bytes_per_s=rates.out_bytes_per_s or 0,

@@ -1,5 +1,7 @@
 """Shows and changes users: their certificates, tokens and permissions."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Annotated, Final
 
 import msgspec
@@ -147,6 +149,8 @@ class UserApi:
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self._being_created: dict[str, str] = {}
+        """Names of users that are not applied yet, by the same name without case."""
 
     def routes(self) -> list[Route]:
         return [*self._reading_routes(), *self._writing_routes()]
@@ -210,7 +214,7 @@ class UserApi:
                 access=ADMINISTRATION,
                 body={JSON: UserRequest},
                 body_optional=True,
-                errors=("user_changed", "certificate_taken", "too_many_users", *WRITE_ERRORS),
+                errors=("user_changed", "certificate_taken", "user_name_taken", "too_many_users", *WRITE_ERRORS),
                 redirects=True,
             ),
             Route(
@@ -286,7 +290,10 @@ class UserApi:
             rules=base.rules if rules is None else rules,
             certificates=base.certificates if body.certificates is None else tuple(dict.fromkeys(body.certificates)),
         )
-        return json_response(_view(await self._replace(request, changed)), 201 if former is None else 200)
+        if former is not None:
+            return json_response(_view(await self._replace(request, changed)))
+        with self._alone_in_any_case(name):
+            return json_response(_view(await self._replace(request, changed)), 201)
 
     async def delete(self, request: web.Request) -> web.Response:
         self._core.require_leader()
@@ -335,6 +342,27 @@ class UserApi:
         if user is None:
             raise Refused(USER_NOT_FOUND, f"there is no user {name!r}; keelmq auth user list shows them")
         return user
+
+    @contextlib.contextmanager
+    def _alone_in_any_case(self, name: str) -> Iterator[None]:
+        """Create the user within the block. Raises Problem user_name_taken when a user, or one that is being created
+        at the same time, has this name in another case. The names of people and groups are the issuer's, where case
+        counts.
+        """
+        folded = name.casefold()
+        taken = self._core.state.users.in_other_case(name) or self._being_created.get(folded, name)
+        if folded in RESERVED_NAMES:
+            raise Problem("invalid_request", f"user: {name!r} looks like {folded!r}, which is reserved")
+        if taken != name and not name.startswith((PERSON_PREFIX, GROUP_PREFIX)):
+            detail = f"user {taken!r} exists, whose name differs from {name!r} only in case; choose another name"
+            raise Problem("user_name_taken", detail, {"user": taken})
+        is_first = folded not in self._being_created
+        self._being_created[folded] = name
+        try:
+            yield
+        finally:
+            if is_first:
+                del self._being_created[folded]
 
     async def _replace(self, request: web.Request, user: User) -> User:
         """Replace the user whose revision `user` has, and return it with its new revision."""

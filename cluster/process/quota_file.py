@@ -1,4 +1,6 @@
-"""The file of quotas: what each user, and each client address without credentials, may ask of this node in a second."""
+"""The file of quotas: what each user, and each client address without credentials, may ask of this node in a second,
+and its share of the log.
+"""
 
 import tomllib
 from collections.abc import Mapping
@@ -16,16 +18,19 @@ FILE_BYTES_MAX: Final = 256 * 1024
 RATE_MAX: Final = 1_000_000_000_000
 BYTES_PER_S_MIN: Final = 1_024
 """Least limit of bytes in a second. With less, one request would be followed by hours of refusals."""
+WEIGHT_MAX: Final = 100
+"""Largest weight of a principal's turns in front of the log; the least is 1."""
 NOT_USERS: Final = frozenset({"admin", "anonymous"})
 """Names that no user can have: the built-in administrator, who has no quota, and clients without credentials."""
 
 UserName = Annotated[str, Meta(pattern=USER_PATTERN)]
 Rate = Annotated[int, Meta(ge=0, le=RATE_MAX)]
+Weight = Annotated[int, Meta(ge=1, le=WEIGHT_MAX)]
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits of one principal. 0 is no limit. In the file, a limit that a user's section does not name is that of
-    `[default]`; in `[default]` and `[anonymous]` it is 0.
+    """Limits of one principal, and its weight. 0 is no limit. In the file, what a user's section does not name is as in
+    `[default]`; in `[default]` and `[anonymous]`, a limit that is not named is 0, and the weight 1.
     """
 
     requests_per_s: Rate | None = None
@@ -33,10 +38,13 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Bytes of bodies of requests."""
     out_bytes_per_s: Rate | None = None
     """Bytes of bodies of answers."""
+    weight: Weight | None = None
+    """Share of the log while more waits for it than one entry holds, relative to the weights of the others."""
 
     @property
-    def limits_anything(self) -> bool:
-        return bool(self.requests_per_s or self.in_bytes_per_s or self.out_bytes_per_s)
+    def has_effect(self) -> bool:
+        """Whether the principal is limited, or has another weight than 1."""
+        return bool(self.requests_per_s or self.in_bytes_per_s or self.out_bytes_per_s) or self.weight not in (None, 1)
 
 
 class QuotaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

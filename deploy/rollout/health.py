@@ -38,6 +38,10 @@ class Unhealthy(Exception):
     """The cluster did not become healthy in time; the text has the reasons."""
 
 
+class ServedElsewhere(Exception):
+    """A node serves an administrative call at a listener that this machine does not reach. No repetition helps."""
+
+
 class Probe:
     """Asks nodes over HTTP, with the token and the authorities of the inventory."""
 
@@ -67,8 +71,8 @@ class Probe:
     def call(self, node: Node, method: str, path: str, body: Any = None) -> tuple[int, dict[str, Any]]:
         """Return status and answer of an administrative call of this node, at the first of its URLs that is reached.
 
-        Raises Unhealthy when it does not answer, or serves the call only where this machine does not reach it. No
-        address that is answered is asked: the token is shown to the nodes of the inventory.
+        Raises Unhealthy when it does not answer, and ServedElsewhere when it serves the call only where this machine
+        does not reach it. No address that is answered is asked: the token is shown to the nodes of the inventory.
         """
         content = None if body is None else json.dumps(body).encode()
         called = f"node {node.id} ({node.host}): {method} {path}"
@@ -84,7 +88,9 @@ class Probe:
                 raise Unhealthy(f"{called}: {str(error) or repr(error)}") from None
             if isinstance(document, dict) and document.get("code") == WRONG_LISTENER:
                 reason = "; ".join(not_reached) or "this machine has no address of it"
-                raise Unhealthy(f"{called} is served at admin_listen only: {reason}")
+                raise ServedElsewhere(
+                    f"{called} is served at admin_listen only: {reason}; next: keelmq-deploy preflight"
+                )
             return code, document
         raise Unhealthy(f"{called}: {'; '.join(not_reached)}")
 

@@ -113,7 +113,8 @@ class Node(msgspec.Struct, kw_only=True, frozen=True):
         """URLs at which this machine administers the node, the best one first: its listener for administration, unless
         that is at a loopback address of another host, and its URL, in case the node does not run with it yet.
         """
-        is_elsewhere = bool(self.ssh) and is_loopback(urlsplit(self.admin_url).hostname or "")
+        # A URL of a loopback address says that the host is this machine, or that a tunnel leads to it.
+        is_elsewhere = bool(self.ssh) and _is_own(self.admin_url) and not _is_own(self.url)
         return (self.admin_url, self.url) if self.admin_url and not is_elsewhere else (self.url,)
 
 
@@ -235,6 +236,10 @@ def _admin_url(node: NodeTable, options: Mapping[str, OptionValue]) -> str:
     if not is_loopback(host.strip("[]")):
         host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or ""
     return f"{parts.scheme}://{host}:{port}"
+
+
+def _is_own(url: str) -> bool:
+    return is_loopback(urlsplit(url).hostname or "")
 
 
 def is_loopback(host: str) -> bool:

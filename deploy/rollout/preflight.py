@@ -5,17 +5,23 @@ import time
 import tomllib
 from collections.abc import Iterator
 from typing import Any, Final
-from urllib.parse import urlsplit
 
-from deploy.rollout import host_agent
-from deploy.rollout.inventory import Inventory, Node, is_loopback
+from deploy.rollout.inventory import Inventory, Node
+from deploy.rollout.reachability import (
+    Address,
+    address_of,
+    hidden,
+    key_of,
+    named,
+    reached_for_administration,
+    refused_of,
+)
 from deploy.rollout.rolling import Deployed
 from deploy.rollout.transport import HostError
 
 FREE_BYTES_MIN: Final = 1 << 30
 CLOCK_DIFFERENCE_MS_MAX: Final = 2_000
 """Largest difference of two hosts' clocks that is not called a defect; an answer over ssh takes a part of it."""
-PORT_DEFAULT: Final = {"http": 80, "https": 443}
 
 
 def defects_of(inventory: Inventory) -> list[str]:
@@ -27,10 +33,11 @@ def defects_of(inventory: Inventory) -> list[str]:
         try:
             each = Deployed(inventory, node)
             ahead_ms[node.id] = each.facts["time_ms"] - time.time_ns() // 1_000_000
-            defects += [f"{_named(node)}: {text}" for text in _of_host(each)]
+            defects += [f"{named(node)}: {text}" for text in _of_host(each)]
             found.append(each)
         except HostError as error:
             defects.append(str(error))
+    defects += [text for node in inventory.nodes if (text := hidden(node)) is not None]
     return [*defects, *_of_clocks(inventory, ahead_ms), *_of_network(found)]
 
 
@@ -51,7 +58,7 @@ def _of_host(each: Deployed) -> list[str]:
 def _of_clocks(inventory: Inventory, ahead_ms: dict[int, int]) -> list[str]:
     if not ahead_ms or max(ahead_ms.values()) - min(ahead_ms.values()) <= CLOCK_DIFFERENCE_MS_MAX:
         return []
-    shown = ", ".join(f"{_named(node)} {ahead_ms[node.id]:+} ms" for node in inventory.nodes if node.id in ahead_ms)
+    shown = ", ".join(f"{named(node)} {ahead_ms[node.id]:+} ms" for node in inventory.nodes if node.id in ahead_ms)
     return [f"the clocks of the hosts differ; start NTP. Against this machine: {shown}"]
 
 
@@ -64,21 +71,45 @@ def _of_network(found: list[Deployed]) -> list[str]:
             try:
                 if each.pid == 0:
                     listening.enter_context(each.host.listening(_listen_ports(each.node)))
-                there.append(each.node)
+                there.append(each)
             except HostError as error:
                 defects.append(str(error))
         for each in found:
-            targets = [target for node in there if node != each.node for target in _addresses(node)]
+            targets = [target for other in there if other is not each for target in _addresses(other.node)]
             try:
                 refused = each.host.reach(targets)
             except HostError as error:
                 defects.append(str(error))
                 continue
-            defects += [f"{_named(each.node)}: {text}" for text in _unreachable(refused)]
-        urls = [target for node in there for target in _addresses(node) if target == _url_address(node)]
-        urls += [target for node in there for target in _administration(node)]
-        defects += [f"this machine: {text}" for text in _unreachable(host_agent.reach(urls)["refused"])]
+            defects += [f"{named(each.node)}: {text}" for text in _unreachable(refused)]
+        defects += _from_here(there)
     return defects
+
+
+def _from_here(there: list[Deployed]) -> Iterator[str]:
+    """Connect from this machine to both listeners of each node. Yield what is not reached."""
+    asked: dict[Address, str] = {}
+    for each in there:
+        for key, address in _asked_from_here(each):
+            asked[address] = f"{key} of {named(each.node)}"
+    for (host, port), reason in refused_of(list(asked)).items():
+        yield (
+            f"this machine: {host}:{port} cannot be reached ({reason}), the {asked[host, port]}; open the port, or "
+            "correct the address"
+        )
+
+
+def _asked_from_here(each: Deployed) -> Iterator[tuple[str, Address]]:
+    """Yield where this machine asks and administers the node. What something between serves is reached only while the
+    node runs, and a listener that a running node does not have yet is not reached at all.
+    """
+    node, options = each.node, tomllib.loads(each.node.config)
+    if each.pid or "http_listen" not in options:
+        yield "url", address_of(node.url)
+    is_there = each.is_wanted if each.pid else "admin_url" not in options
+    for url in reached_for_administration(node):
+        if is_there:
+            yield key_of(node), address_of(url)
 
 
 def _unreachable(refused: list[list[Any]]) -> Iterator[str]:
@@ -91,34 +122,12 @@ def _addresses(node: Node) -> list[list[Any]]:
     options = tomllib.loads(node.config)
     host, _, port = node.peer.rpartition(":")
     addresses = [] if "peer_listen" in options else [[host.strip("[]"), int(port)]]
-    return addresses if "http_listen" in options else [*addresses, _url_address(node)]
-
-
-def _administration(node: Node) -> list[list[Any]]:
-    """Return where this machine reaches the listener for administration, unless something between serves it."""
-    options = tomllib.loads(node.config)
-    host, _, _ = str(options.get("admin_listen", "")).rpartition(":")
-    if not host or "admin_url" in options or (is_loopback(host.strip("[]")) and node.ssh):
-        return []
-    return [_address_of(node.admin_url)]
-
-
-def _url_address(node: Node) -> list[Any]:
-    return _address_of(node.url)
-
-
-def _address_of(url: str) -> list[Any]:
-    parts = urlsplit(url)
-    return [parts.hostname or "", parts.port or PORT_DEFAULT[parts.scheme]]
+    return addresses if "http_listen" in options else [*addresses, [*address_of(node.url)]]
 
 
 def _listen_ports(node: Node) -> list[int]:
     options = tomllib.loads(node.config)
     peer = str(options.get("peer_listen", node.peer)).rpartition(":")[2]
-    http = str(options["http_listen"]).rpartition(":")[2] if "http_listen" in options else _url_address(node)[1]
+    http = str(options["http_listen"]).rpartition(":")[2] if "http_listen" in options else address_of(node.url)[1]
     admin = [int(str(options["admin_listen"]).rpartition(":")[2])] if "admin_listen" in options else []
     return [int(peer), int(http), *admin]
-
-
-def _named(node: Node) -> str:
-    return f"node {node.id} ({node.host})"

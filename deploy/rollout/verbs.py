@@ -14,9 +14,10 @@ from typing import Final, NamedTuple
 
 from deploy.reporting.report import Report
 from deploy.rollout.certificates import CertificateError
-from deploy.rollout.health import Probe, Unhealthy, leader_of, memberships, why_not_whole
+from deploy.rollout.health import Probe, ServedElsewhere, Unhealthy, leader_of, memberships, why_not_whole
 from deploy.rollout.inventory import SECRET_END, Inventory
 from deploy.rollout.preflight import defects_of
+from deploy.rollout.reachability import Obstacle, obstacles
 from deploy.rollout.rolling import (
     NOTE_END,
     Deployed,
@@ -34,6 +35,16 @@ READING: Final = ("preflight", "status", "logs", "bundle", "backup", "wait", "sp
 """Verbs that change nothing on the hosts: any number at a time, beside one of the others."""
 
 
+LOOKS_ITSELF: Final = ("preflight", "render")
+"""Verbs that look themselves whether nodes are reached, or touch none."""
+WAITS_FOR_ALL: Final = ("bootstrap", "restart", "upgrade", "rollback", "undrain", "add", "replace", "restore", "wait")
+"""Verbs that end once all nodes are healthy."""
+ASKS_LEADER: Final = ("transfer", "drain", "remove", "recover", "spare", "leads")
+"""Other verbs that need to know who leads."""
+ADMINISTERS: Final = ("transfer", "add", "remove")
+"""Verbs that administer the cluster at its leader."""
+
+
 class Failed(Exception):
     """The verb could not be finished; the text names what failed and the next step."""
 
@@ -44,7 +55,7 @@ class Step(NamedTuple):
 
 
 class Verbs:
-    """Carries out one verb on one inventory. Raises Failed, HostError, Unhealthy or Unsafe."""
+    """Carries out one verb on one inventory. Raises Failed, HostError, ServedElsewhere, Unhealthy or Unsafe."""
 
     def __init__(self, inventory: Inventory, options: argparse.Namespace, report: Report) -> None:
         self._inventory = inventory
@@ -58,11 +69,38 @@ class Verbs:
     def run(self) -> None:
         verb: str = self._options.verb
         act: Callable[[], None] = getattr(self, verb)
+        if verb not in LOOKS_ITSELF:
+            self._name_obstacles()
         if verb in READING or self._options.dry_run:
             act()
             return
         with self._alone():
             act()
+
+    def _name_obstacles(self) -> None:
+        """Name the nodes of which this machine reaches one listener and not the other. Raises Failed when the verb
+        would wait for that in vain.
+        """
+        found = obstacles(self._inventory, self._probe)
+        leader_id = leader_of(self._probe.views()) if found else None
+        blocking = [each for each in found if self._is_blocked(each, leader_id, len(found))]
+        for each in found:
+            if each not in blocking:
+                self._report.event(each.text, "problem")
+        if blocking:
+            raise Failed("\n".join(each.text for each in blocking))
+
+    def _is_blocked(self, obstacle: Obstacle, leader_id: int | None, count: int) -> bool:
+        verb, node_id = self._options.verb, obstacle.node.id
+        if obstacle.hides_health:
+            return verb in WAITS_FOR_ALL or (verb in ASKS_LEADER and leader_id is None)
+        if verb == "backup":
+            is_needed = self._options.node == node_id or (
+                self._options.node is None and count == len(self._inventory.nodes)
+            )
+        else:
+            is_needed = verb in ADMINISTERS and leader_id in (None, node_id)
+        return is_needed and obstacle.is_in_force
 
     def preflight(self) -> None:
         """Look at every host, change nothing, and name all defects."""
@@ -244,4 +282,4 @@ class Verbs:
             yield
 
 
-ERRORS: Final = (Failed, CertificateError, HostError, Unhealthy, OSError)
+ERRORS: Final = (Failed, CertificateError, HostError, ServedElsewhere, Unhealthy, OSError)

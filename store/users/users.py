@@ -43,6 +43,8 @@ class Users:
         self._index = index
         self._users: dict[str, User] = {}
         self._names = SortedNames()
+        self._of_folded: dict[str, set[str]] = {}
+        """Names by what is left of them without case."""
         self._of_token: dict[bytes, TokenOwner] = {}
         self._of_certificate: dict[str, User] = {}
         self.version = 0
@@ -55,6 +57,10 @@ class Users:
 
     def get(self, name: str) -> User | None:
         return self._users.get(name)
+
+    def in_other_case(self, name: str) -> str | None:
+        """Return the name of a user that differs from this one only in case; None if there is none."""
+        return min(self._of_folded.get(name.casefold(), set()) - {name}, default=None)
 
     def after(self, name: str | None, limit: int) -> list[User]:
         """Return at most `limit` users whose names follow `name`, in order of their names."""
@@ -99,6 +105,7 @@ class Users:
         self.version += 1
         self._users[user.user] = user
         self._names.add(user.user)
+        self._of_folded.setdefault(user.user.casefold(), set()).add(user.user)
         self._of_token.update({each.sha256: TokenOwner(user, each) for each in user.tokens})
         self._of_certificate.update(dict.fromkeys(user.certificates, user))
 
@@ -106,6 +113,10 @@ class Users:
         self.version += 1
         del self._users[user.user]
         self._names.remove(user.user)
+        alike = self._of_folded[user.user.casefold()]
+        alike.remove(user.user)
+        if not alike:
+            del self._of_folded[user.user.casefold()]
         for token in user.tokens:
             self._of_token.pop(token.sha256, None)
         for name in user.certificates:

@@ -263,6 +263,7 @@ TESTED_ELSEWHERE = {
     "peer_secret_not_text": "test_join_tokens.py",
     "certificate_taken": "test_permissions.py",
     "too_many_tokens": "test_permissions.py",
+    "user_name_taken": "test_permissions.py",
     "too_many_users": "test_capacity.py",
     "request_timeout": "test_api_limits.py",
     "overloaded": "test_faults_cluster.py",

@@ -52,6 +52,11 @@ def shell(deployment: Deployment, script: str, token: str) -> subprocess.Complet
     )
 
 
+def use_token(deployment: Deployment, name: str) -> None:
+    deployment.cluster["token_file"] = str(deployment.directory / name)
+    deployment.write()
+
+
 def leader_of(deployment: Deployment) -> int:
     return next(number for number in deployment.urls if result(deployment, "leads", str(number))["exit_code"] == 0)
 
@@ -92,3 +97,36 @@ def test_a_user_of_its_own_suffices_for_the_verbs(deployment: Deployment) -> Non
     refused = deployment.run("status")
     assert refused.returncode == 1
     assert "/v1/cluster: " in refused.stdout, refused.stdout
+
+
+def test_verbs_work_with_no_more_rights_than_the_page_says(deployment: Deployment) -> None:
+    """One user asks and changes nothing; another one changes members, from its own machine alone."""
+    BASH.require()
+    deployment.done("bootstrap")
+    section = PAGE.split("\n### Fewer rights\n")[1]
+    made = shell(deployment, section.split("```")[1], ADMINISTRATOR)
+    assert made.returncode == 0, made.stdout + made.stderr
+    use_token(deployment, "watch.token")
+    deployment.done("status")
+    to = min({1, 2, 3} - {leader_of(deployment)})
+    deployment.done("drain", str(to))
+    deployment.done("undrain", str(to))
+    deployment.done("replace", str(to))
+    for verb in ("transfer", "remove"):
+        refused = result(deployment, verb, str(to))
+        assert (refused["exit_code"], "forbidden: " in refused["reason"]) == (1, True), refused
+    refused = result(deployment, "backup")
+    assert (refused["exit_code"], "forbidden: " in refused["reason"]) == (1, True), refused
+    http_port, peer_port = free_ports(2)
+    deployment.urls[4], deployment.peers[4] = f"http://127.0.0.1:{http_port}", f"127.0.0.1:{peer_port}"
+    deployment.options[4] = {**deployment.options[1], "admin_listen": f"127.0.0.1:{free_ports(1)[0]}"}
+    use_token(deployment, "members.token")
+    refused = result(deployment, "add", "4")
+    assert (refused["exit_code"], "forbidden: " in refused["reason"]) == (1, True), "this machine is another one"
+    allow = "keelmq auth acl allow deploy-members admin cluster --network 127.0.0.1/32"
+    allowed = shell(deployment, allow, ADMINISTRATOR)
+    assert allowed.returncode == 0, allowed.stdout + allowed.stderr
+    deployment.done("add", "4")
+    deployment.done("transfer", str(to))
+    deployment.done("remove", "4")
+    deployment.done("backup")

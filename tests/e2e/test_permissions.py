@@ -258,6 +258,17 @@ def test_bad_input_about_users_changes_nothing(cluster: ClusterProcess) -> None:
     assert ok(leader.request("GET", f"/v1/users/{user.name}")) == before
 
 
+def test_a_user_like_another_but_for_case_is_not_created(cluster: ClusterProcess) -> None:
+    leader = cluster.wait_leader()
+    user = someone(leader, rule("read", on="topic:x"))
+    before = ok(leader.request("GET", f"/v1/users/{user.name}"))
+    refused = leader.request("PUT", f"/v1/users/{user.name.upper()}", payload={})
+    assert code(refused) == "user_name_taken", refused
+    assert repr(user.name) in refused.json()["detail"]
+    assert leader.request("GET", f"/v1/users/{user.name.upper()}").status == 404
+    assert ok(leader.request("GET", f"/v1/users/{user.name}")) == before
+
+
 def test_a_certificate_belongs_to_one_user(cluster: ClusterProcess) -> None:
     leader = cluster.wait_leader()
     first, second = someone(leader), someone(leader)

@@ -150,10 +150,10 @@ def test_the_command_shows_what_is_left(cluster: ClusterProcess) -> None:
     shell = Shell(cluster)
     shell.environment["KEELMQ_TOKEN"] = ADMINISTRATOR
     table = [cells(line) for line in shell("auth", "quota").stdout.splitlines()]
-    assert ["user", "requests left", "bytes in left", "bytes out left", "throttled"] in table
+    assert ["user", "requests left", "bytes in left", "bytes out left", "weight", "throttled"] in table
     (row,) = [row for row in table if row[:1] == ["shown"]]
     assert re.fullmatch(rf"-?\d+ of {RATE}", row[1])
-    assert row[2:] == ["no limit", "no limit", "1"]
+    assert row[2:] == ["no limit", "no limit", "1", "1"]
     (shown,) = [each for each in shell.json("auth", "quota")["principals"] if each["principal"] == "shown"]
     assert shown["throttled"] == 1
     table = [cells(line) for line in shell("auth", "quota", "--addresses").stdout.splitlines()]

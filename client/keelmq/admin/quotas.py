@@ -7,11 +7,12 @@ from keelmq.transport.connection import Connection
 
 class QuotaUsage(View, frozen=True, kw_only=True):
     """The quotas of one principal at one node, 0 being no limit, and what is left of them: None without a limit,
-    negative while the principal has to wait for it. `throttled` counts its refused requests; None where they are not
-    told apart.
+    negative while the principal has to wait for it. `weight` is its share of the log while more waits than one entry
+    holds. `throttled` counts its refused requests; None where they are not told apart.
     """
 
     principal: str
+    weight: int = 1
     requests_per_s: int
     in_bytes_per_s: int
     out_bytes_per_s: int

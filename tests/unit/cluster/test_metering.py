@@ -10,9 +10,12 @@ import pytest
 
 from cluster.http.metering import is_free
 from cluster.process.addresses import ConfigError
-from cluster.process.quota_file import FILE_BYTES_MAX, NOT_USERS, read_quotas
+from cluster.process.quota_file import FILE_BYTES_MAX, NOT_USERS, WEIGHT_MAX, read_quotas
 from cluster.process.validation import validate
 from cluster.security.principals import RESERVED_NAMES
+from raft.fair_queue import OWN
+from raft.proposals import ProposalQueue, Proposed
+from store.commands.entry import Proposal
 from tests.unit.cluster.conftest import Answer, Node, node_config, running_node
 
 ADMINISTRATOR = "administrator-of-the-tests-0123456789abcdef"
@@ -177,6 +180,36 @@ async def test_users_have_their_own_quota_and_the_administrator_none(tmp_path: P
     assert not fatal
 
 
+async def test_the_turns_of_users_in_front_of_the_log_have_their_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = tmp_path / "admin-token"
+    secret.touch(mode=0o600)
+    secret.write_text(ADMINISTRATOR)
+    file = quota_file(tmp_path, "[users.shop]\nweight = 3\n")
+    config = node_config(tmp_path, auth="enforce", admin_token_file=str(secret), quota_file=str(file))
+    fatal: list[str] = []
+    async with running_node(config, fatal) as node:
+        weights: dict[str, int] = {}
+        submit = ProposalQueue.submit
+
+        def noting(queue: ProposalQueue, proposal: Proposal, sender: str = OWN) -> Proposed:
+            weights[sender] = queue._waiting.weight_of(sender)
+            return submit(queue, proposal, sender)
+
+        assert (await call_as(node, ADMINISTRATOR, "PUT", "/v1/topics/orders", {"queues": 1})).status == 201
+        rules = [{"actions": ["send"], "resource": "*"}]
+        assert (await call_as(node, ADMINISTRATOR, "PUT", "/v1/users/shop", {"rules": rules})).status == 201
+        token = (await call_as(node, ADMINISTRATOR, "POST", "/v1/users/shop/tokens")).body["token"]
+        monkeypatch.setattr(ProposalQueue, "submit", noting)
+        for weight in (3, 9):
+            rewrite(node, f"[users.shop]\nweight = {weight}\n")
+            await node.broker._guards.quotas.look()
+            assert (await call_as(node, token, "POST", MESSAGES, {"messages": [{"body": "x"}]})).status == 200
+            assert weights["principal shop"] == weight
+    assert not fatal
+
+
 async def test_a_node_without_a_file_has_no_quotas(node: Node) -> None:
     assert node.core.quotas is None
     handlers = {route.handler.__qualname__ for route in node.broker.services.application.router.routes()}
@@ -229,6 +262,9 @@ async def test_the_node_looks_at_the_file_by_itself(limited: Node) -> None:
         ("[default]\nrequests_per_s = 1.5\n", "Expected `int"),
         ("[default]\nin_bytes_per_s = 1023\n", r"\[default\] in_bytes_per_s: at least 1024, or 0"),
         ("[users.shop]\nout_bytes_per_s = 1\n", r"\[users.shop\] out_bytes_per_s: at least 1024, or 0"),
+        ("[default]\nweight = 0\n", "`int` >= 1"),
+        (f"[users.shop]\nweight = {WEIGHT_MAX + 1}\n", f"`int` <= {WEIGHT_MAX}"),
+        ("[users.shop]\nweight = 1.5\n", "Expected `int"),
         ("[users.admin]\n", r"\[users.admin\]: no user has this name"),
         ("[users.anonymous]\n", "no user has this name"),
         ('[users."a b"]\n', "matching regex"),
@@ -251,9 +287,9 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, path: str) -> Non
 
 
 def test_a_section_is_filled_from_the_default(tmp_path: Path) -> None:
-    text = "[default]\nrequests_per_s = 7\nin_bytes_per_s = 4096\n[users.shop]\nin_bytes_per_s = 0\n"
+    text = "[default]\nrequests_per_s = 7\nin_bytes_per_s = 4096\nweight = 5\n[users.shop]\nin_bytes_per_s = 0\n"
     shop = read_quotas(str(quota_file(tmp_path, text))).users["shop"]
-    assert (shop.requests_per_s, shop.in_bytes_per_s, shop.out_bytes_per_s) == (7, 0, None)
+    assert (shop.requests_per_s, shop.in_bytes_per_s, shop.out_bytes_per_s, shop.weight) == (7, 0, None, 5)
     assert NOT_USERS == RESERVED_NAMES
 
 

@@ -154,6 +154,17 @@ def test_new_settings_hold_at_once_and_free_those_whose_rates_changed() -> None:
     assert refusal(quotas.of_user("kept"), clock) is None
 
 
+def test_senders_have_the_weights_of_their_sections() -> None:
+    quotas = quotas_of(Clock(), default=Rates(weight=2), anonymous=Rates(weight=5), shop=Rates(weight=7))
+    senders = ("principal shop", "principal other", "10.0.0.1", "shop", "principal 10.0.0.1")
+    assert [quotas.weight_of(sender) for sender in senders] == [7, 2, 5, 5, 2]
+    assert not quotas.is_unlimited, "who is shown has been looked up"
+    quotas.use(QuotaSettings(default=Rates(weight=1), users={"shop": Rates(requests_per_s=1)}))
+    assert {quotas.weight_of(sender) for sender in senders} == {1}
+    quotas.use(QuotaSettings(default=Rates(weight=1)))
+    assert quotas.is_unlimited
+
+
 @pytest.mark.parametrize("section", ["default", "anonymous", "shop"])
 def test_settings_are_unlimited_while_no_section_limits_anything(section: str) -> None:
     assert quotas_of(Clock(), **{section: Rates(in_bytes_per_s=0)}).is_unlimited

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local_nodes import free_ports
-from deploy.rollout.health import Probe, Unhealthy
+from deploy.rollout.health import Probe, ServedElsewhere
 from deploy.rollout.inventory import Inventory, read_inventory
 
 LEAD = "/v1/cluster/members/1/lead"
@@ -91,7 +91,9 @@ def test_a_listener_that_is_not_reached_is_told(tmp_path: Path, status: int) -> 
     try:
         for admin_listen in ("", f"127.0.0.1:{free_ports(1)[0]}"):
             found = inventory(tmp_path, clients.port, admin_listen)
-            with pytest.raises(Unhealthy, match=r"node 1 \(this machine\): POST .* is served at admin_listen only"):
+            with pytest.raises(
+                ServedElsewhere, match=r"node 1 \(this machine\): POST .* is served at admin_listen only"
+            ):
                 Probe(found).call(found.nodes[0], "POST", LEAD)
     finally:
         clients.end()

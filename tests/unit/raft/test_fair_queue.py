@@ -30,9 +30,10 @@ class Item:
 
 
 class Queue(FairQueue[Item]):
-    def __init__(self) -> None:
+    def __init__(self, **weights: int) -> None:
         self.left_out: list[Item] = []
-        super().__init__(ENTRY_BYTES, WORK_BYTES, self.left_out.append)
+        self.weights = weights
+        super().__init__(ENTRY_BYTES, WORK_BYTES, self.left_out.append, lambda sender: self.weights.get(sender, 1))
 
     def add(self, sender: str, count: int = 1, **item: int) -> None:
         for number in range(count):
@@ -71,6 +72,89 @@ def test_senders_get_equal_bytes_whatever_the_size_of_their_proposals() -> None:
         for item in queue.take():
             got[item.sender] += item.size_bytes
     assert abs(got["a"] - got["b"]) <= 2 * 200
+
+
+def got_of(queue: Queue, entries: int) -> Counter[str]:
+    """Take entries, and return the bytes that each sender got of them."""
+    got: Counter[str] = Counter()
+    for _ in range(entries):
+        for item in queue.take():
+            got[item.sender] += item.size_bytes
+    return got
+
+
+@pytest.mark.parametrize(
+    ("weights", "sizes"),
+    [
+        ({"a": 1, "b": 3}, {"a": 100, "b": 100}),
+        ({"a": 1, "b": 3}, {"a": 20, "b": 250}),
+        ({"a": 1, "b": 3}, {"a": 250, "b": 20}),
+        ({"a": 100, "b": 1}, {"a": 50, "b": 50}),
+        ({"a": 2, "b": 3, "c": 5}, {"a": 100, "b": 70, "c": 30}),
+        ({"a": 7, "b": 7}, {"a": 100, "b": 100}),
+    ],
+)
+def test_senders_get_bytes_in_the_ratio_of_their_weights(weights: dict[str, int], sizes: dict[str, int]) -> None:
+    queue, entries = Queue(**weights), 60
+    for sender, size_bytes in sizes.items():
+        queue.add(sender, entries * ENTRY_BYTES // size_bytes + 1, size_bytes=size_bytes)
+    got = got_of(queue, entries)
+    for sender, weight in weights.items():
+        share = sum(got.values()) * weight / sum(weights.values())
+        assert abs(got[sender] - share) <= 2 * max(sizes.values()), (got, sender)
+
+
+def test_weights_hold_for_costly_work_too() -> None:
+    queue = Queue(b=3)
+    for sender in "ab":
+        queue.add(sender, 200, size_bytes=1, work_bytes=25)
+    got = got_of(queue, 20)
+    assert (got["a"], got["b"]) == (20, 60)
+
+
+def test_what_others_do_not_use_goes_to_who_waits_whatever_the_weights() -> None:
+    queue = Queue(b=100)
+    queue.add("a", 100)
+    assert got_of(queue, 5) == {"a": 5 * ENTRY_BYTES}
+    queue.add("b")
+    assert "b" in senders(queue.take()), "its turn comes at once, and it does not get what it never asked for"
+    assert got_of(queue, 2) == {"a": 2 * ENTRY_BYTES}
+
+
+def test_a_weight_that_changes_holds_for_what_waits_already() -> None:
+    queue = Queue(b=3)
+    for sender in "ab":
+        queue.add(sender, 1_000)
+    before = got_of(queue, 20)
+    queue.weights = {"a": 3}
+    after = got_of(queue, 20)
+    assert abs(before["b"] - 3 * before["a"]) <= 4 * 100
+    assert abs(after["a"] - 3 * after["b"]) <= 4 * 100
+
+
+def test_no_weight_keeps_a_sender_of_little_weight_from_the_log() -> None:
+    """A sender of weight 1 beside twenty of weight 100 has its turn within as many proposals as their weights say."""
+    heavy = [f"h{number}" for number in range(20)]
+    queue = Queue(**dict.fromkeys(heavy, 100))
+    for sender in heavy:
+        queue.add(sender, 300)
+    queue.add("a", 2)
+    places = [item.sender for _ in range(600) for item in queue.take()]
+    first, second = (place for place, sender in enumerate(places) if sender == "a")
+    assert first <= len(heavy)
+    assert second - first <= 100 * len(heavy) + len(heavy)
+
+
+def test_the_node_itself_needs_no_weight() -> None:
+    def weight_of(sender: str) -> int:
+        assert sender != OWN
+        return 100
+
+    queue: FairQueue[Item] = FairQueue(ENTRY_BYTES, WORK_BYTES, lambda item: None, weight_of)
+    for _ in range(20):
+        queue.append(Item("a"))
+        queue.append(Item(OWN))
+    assert [item.sender for item in (*queue.take(), *queue.take())] == [OWN] * 20
 
 
 def test_costly_work_counts_as_its_share_of_an_entry() -> None:

@@ -1,6 +1,7 @@
 """Group commit of proposals, driven by hand: the proposals in one entry, and the outcome that each gets."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -315,6 +316,31 @@ async def test_one_that_comes_behind_many_of_another_sender_is_in_the_next_entry
     await turn()
     assert "b" in log.topics(entries)
     assert not waits.done()
+
+
+async def test_senders_with_weights_get_their_shares_of_the_entries(log: Log) -> None:
+    queue = ProposalQueue(
+        log.append,
+        durable_on=lambda index: (1, 2),
+        stamp_ms=lambda: 1_000,
+        clock_is_sure=lambda: True,
+        max_entry_bytes=4_000,
+        max_entries_in_flight=1,
+        max_in_flight_bytes=200_000,
+    )
+    queue.use_weights({"light": 1, "heavy": 3}.__getitem__)
+    for sender in ("light", "heavy"):
+        for _ in range(60):
+            queue.submit(proposal(sender, 700), sender)
+    got: Counter[str] = Counter()
+    for entry in range(15):
+        await turn()
+        topics = log.topics(entry)
+        got.update(topics)
+        log.apply(entry, [None] * len(topics))
+    assert sum(got.values()) >= 45
+    assert abs(got["heavy"] - 3 * got["light"]) <= 4, got
+    queue.fail_waiting(UnknownOutcome("the test ends"))
 
 
 async def test_timestamps_never_go_back_and_doubt_is_said(log: Log) -> None:

@@ -50,6 +50,22 @@ def test_what_a_replaced_user_no_longer_has_is_no_longer_valid(index: Index) -> 
     assert users.of_certificate("b") is not None
 
 
+def test_users_that_differ_only_in_case_are_found(index: Index) -> None:
+    users = Users(index)
+    users.put(put("Shop"), 7)
+    assert (users.in_other_case("shop"), users.in_other_case("SHOP")) == ("Shop", "Shop")
+    assert (users.in_other_case("Shop"), users.in_other_case("shops")) == (None, None)
+    users.put(put("shop"), 8)  # as a log of before may have it
+    assert (users.in_other_case("shop"), users.in_other_case("SHOP")) == ("Shop", "Shop")
+    users.put(put("Shop", replaces=7), 9)
+    users.delete(DeleteUser("Shop"))
+    assert (users.in_other_case("Shop"), users.in_other_case("shop")) == ("shop", None)
+    assert Users(index).in_other_case("SHOP") == "shop"
+    users.delete(DeleteUser("shop"))
+    assert users.in_other_case("SHOP") is None
+    assert users._of_folded == {}
+
+
 def test_of_two_changes_at_the_same_time_one_is_refused(index: Index) -> None:
     users = Users(index)
     users.put(put("shop"), 7)

@@ -205,8 +205,8 @@ def quota(
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:
-    """Show what users that were at work lately have left of their quotas at the leader. What is left may be negative:
-    such a user has to wait.
+    """Show what users that were at work lately have left of their quotas at the leader, and their weights. What is
+    left may be negative: such a user has to wait.
     """
     from keelmq.admin.quotas import QuotaUsages
 
@@ -221,11 +221,12 @@ def quota(
             _of_quota(each.requests_left, each.requests_per_s),
             _of_quota(each.in_bytes_left, each.in_bytes_per_s),
             _of_quota(each.out_bytes_left, each.out_bytes_per_s),
+            each.weight,
             "" if each.throttled is None else each.throttled,
         )
         for each in usages
     ]
-    print_table(None, [kind, "requests left", "bytes in left", "bytes out left", "throttled"], rows)
+    print_table(None, [kind, "requests left", "bytes in left", "bytes out left", "weight", "throttled"], rows)
 
 
 def _of_quota(left: int | None, limit: int) -> str:
