@@ -1,6 +1,5 @@
 """Commands of `keelmq backup`."""
 
-import asyncio
 import contextlib
 import signal
 import sys
@@ -265,6 +264,8 @@ async def _node_to_read(servers: str) -> str:
 
 
 async def _create(connection: "Connection", place: Place, *, knows_leader: bool) -> tuple["BackupBegun", New]:
+    import asyncio
+
     from keelmq.admin import Admin
 
     admin = Admin(connection)
@@ -304,6 +305,8 @@ async def _kept_alive(admin: "Admin", begun: "BackupBegun", last: int, work: Cal
     """Do the work in a thread. While it lasts, which over a slow line is long, the node is asked for the last frame
     again and again: it gives up a backup that nobody asks for.
     """
+    import asyncio
+
     pause_s = begun.idle_ms_max / 1000 / IDLE_SHARE or None
     done = asyncio.ensure_future(asyncio.to_thread(work))
     try:

@@ -34,7 +34,8 @@ SUMMARY_BYTES: Final = 16 << 10
 """What is read of an object for its first frame."""
 LEFT_AFTER: Final = timedelta(days=1)
 """Age of an upload of which is taken that its writer has gone."""
-TOKEN: Final = "keelmq-upload"  # noqa: S105 - the name of a mark that tells uploads apart
+MARK: Final = "keelmq-upload"
+"""Field of an object's metadata that tells its upload from others."""
 
 
 class ObjectPlace:
@@ -155,12 +156,12 @@ class NewObject:
         self._store, self._place, self._part_bytes = store, place, part_bytes
         self._buffer = bytearray()
         self._parts: list[dict[str, Any]] = []
-        self._token = secrets.token_hex(8)
+        self._mark = secrets.token_hex(8)
         self._upload_id = ""
         self._is_published = False
 
     def __enter__(self) -> Self:
-        begun = self._call("create_multipart_upload", Metadata={TOKEN: self._token})
+        begun = self._call("create_multipart_upload", Metadata={MARK: self._mark})
         self._upload_id = begun["UploadId"]
         return self
 
@@ -222,7 +223,7 @@ class NewObject:
     def _is_there(self) -> bool:
         """Return whether the object is that of this upload."""
         try:
-            return bool(self._call("head_object")["Metadata"].get(TOKEN) == self._token)
+            return bool(self._call("head_object")["Metadata"].get(MARK) == self._mark)
         except KeelMQError:
             return False
 

@@ -187,6 +187,7 @@ def _failure(error: Exception, endpoint: str) -> KeelMQError:
     """Return the error for one that boto3 raises without an answer. Its text may have parts of credentials or URLs
     with them, so its name has to do.
     """
+    from botocore.exceptions import ConnectionError as NoConnection
     from botocore.exceptions import HTTPClientError
 
     name = type(error).__name__
@@ -196,7 +197,7 @@ def _failure(error: Exception, endpoint: str) -> KeelMQError:
         return KeelMQError(
             "store_unreachable", f"the certificate of {endpoint} is not trusted: AWS_CA_BUNDLE names its authority"
         )
-    if isinstance(error, HTTPClientError) or name == "IncompleteReadError":
+    if isinstance(error, HTTPClientError | NoConnection) or name == "IncompleteReadError":
         text = f"{endpoint} cannot be reached, or breaks off ({name}): check --endpoint-url, AWS_ENDPOINT_URL and the "
         return Unavailable("store_unreachable", f"{text}network, and repeat the command")
     return KeelMQError(
