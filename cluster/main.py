@@ -257,7 +257,7 @@ def restore(given: Sequence[str]) -> int:
         "with the same backup, --peer options and --restore-id.",
         allow_abbrev=False,
     )
-    parser.add_argument("--backup", required=True, metavar="FILE", help="file of `keelmq backup create`")
+    parser.add_argument("--backup", required=True, metavar="FILE", help="file of `keelmq backup create` or `fetch`")
     parser.add_argument("--data-dir", required=True, help="the node's data directory, which must be empty or missing")
     parser.add_argument("--node-id", required=True, type=int, help="id of the node")
     parser.add_argument(

@@ -63,6 +63,7 @@ def asked(files: Mapping[str, dict[str, Any]]) -> dict[str, tuple[str, ...]]:
         "broker": broker["dependencies"],
         "sdk": wanted_of(sdk, SDK_EXTRAS),
         "sdk_otel": sdk["optional-dependencies"]["otel"],
+        "sdk_s3": sdk["optional-dependencies"]["s3"],
         "spark": (each for line in spark["dependencies"] for each in expanded(line, sdk)),
         "dev": broker["optional-dependencies"]["dev"],
         **groups,

@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 
 from deploy.lock_files import Lock, Pin, expanded, path_of, projects, read
 
-LOCKS: Final = {"keelmq-broker": ("broker",), "keelmq": ("sdk", "sdk_otel"), "keelmq-spark": ("spark",)}
+LOCKS: Final = {"keelmq-broker": ("broker",), "keelmq": ("sdk", "sdk_otel", "sdk_s3"), "keelmq-spark": ("spark",)}
 """Locks that pin the dependencies of each package, those of its extras included."""
 _SERIALS: Final = uuid.UUID("5f0c7a1e-6a4b-5c41-9d0e-0b6f5d1f7c11")
 """Namespace of the serial numbers, which are made from the content."""

@@ -88,7 +88,14 @@ def parse_arguments() -> argparse.Namespace:
         metavar="CLUSTER_ID",
         help="The id of the cluster whose data is removed (destroy) or set aside (restore, add).",
     )
-    parser.add_argument("--backup", type=Path, metavar="FILE", help="restore: file of a backup.")
+    parser.add_argument(
+        "--backup", metavar="FILE|S3_URL", help="restore: file of a backup, or s3://BUCKET/KEY, which is fetched first."
+    )
+    parser.add_argument(
+        "--endpoint-url",
+        metavar="URL",
+        help="backup, restore: address of the object store for s3://… that is not Amazon's.",
+    )
     parser.add_argument(
         ACCEPT, dest="accepted", action="store_true", help="recover: what the other nodes alone had is lost for good."
     )
@@ -99,9 +106,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "-o",
         "--output",
-        metavar="FILE|DIR/",
-        help="The file to write: bundle (INVENTORY.support.tar.gz), backup (a new one in INVENTORY.backups/). render: "
-        "the directory, which is replaced.",
+        metavar="FILE|DIR/|S3_URL",
+        help="The file to write: bundle (INVENTORY.support.tar.gz), backup (a new one in INVENTORY.backups/, or in "
+        "s3://BUCKET/PREFIX/). render: the directory, which is replaced.",
     )
     options = parser.parse_intermixed_args()
     options.node = None

@@ -63,7 +63,7 @@ class Verbs:
         self._report = report
         self._probe = Probe(inventory)
         self.steps = self.steps_done = 0
-        self.file: Path | None = None
+        self.file: Path | str | None = None
         """File that the verb has made."""
 
     def run(self) -> None:

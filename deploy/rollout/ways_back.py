@@ -23,6 +23,8 @@ from deploy.rollout.verbs import Failed, Step
 
 BACKUPS_END: Final = ".backups"
 """End of the name of the directory beside the inventory into which backups are written by default."""
+STORE: Final = "s3://"
+"""Beginning of the name of a backup in an object store."""
 BACKUP_ON_HOST: Final = "restore.backup"
 RESTORE_ID_BYTES: Final = 8
 FREE_SHARE: Final = 2
@@ -52,7 +54,7 @@ class WaysBack(NodeVerbs):
 
     def backup(self) -> None:
         """Back the running cluster up into a file of this machine, and read the file again."""
-        target = self._options.output or f"{self._inventory.beside(BACKUPS_END)}/"
+        target = self._options.output or self._backups
         node = next((node for node in self._inventory.nodes if node.id == self._options.node), None)
         read = "the follower that has most" if node is None else f"node {node.id} ({node.host})"
         self._do(
@@ -66,25 +68,40 @@ class WaysBack(NodeVerbs):
         # The listeners for administration are named, too: the command shows the token where it was told to.
         urls = ",".join(dict.fromkeys(url for each in self._inventory.nodes for url in each.administered_at))
         chosen = [] if node is None else ["--node", node.url]
+        created = ("backup", "create", target, "--servers", urls, *chosen, *self._endpoint(), "--json")
         with self._report.live(lambda: _written(target)):
-            made = json.loads(self._keelmq("backup", "create", target, "--servers", urls, *chosen, "--json"))
-        self.file = Path(made["file"])
+            made = json.loads(self._keelmq(*created))
+        self.file = made["file"]
         self._report.event(
             f"{self.file}: {made['bytes']} bytes, the state after entry {made['index']}, state hash "
             f"{made['state_hash']}"
         )
 
     def _verify_created(self) -> None:
-        assert self.file is not None
-        self._verify(self.file)
+        self._verify(str(self.file))
 
-    def _verify(self, path: Path) -> dict[str, Any]:
+    def _verify(self, file: str) -> dict[str, Any]:
         """Return what the backup says of itself. Raises Failed unless it is whole."""
+        return self._read("verify", file)
+
+    def _read(self, verb: str, file: str, *more: str) -> dict[str, Any]:
+        """Verify or fetch a backup."""
+        endpoint = self._endpoint() if file.startswith(STORE) else []
         with self._report.live():
-            found: dict[str, Any] = json.loads(self._keelmq("backup", "verify", str(path), "--json", codes=(0, 1)))
+            said = self._keelmq("backup", verb, file, *more, *endpoint, "--json", codes=(0, 1))
+        found: dict[str, Any] = json.loads(said)
         if not found["whole"]:
-            raise Failed(f"{path} is damaged: {'; '.join(found['damage'])}; use another backup")
+            raise Failed(f"{file} is damaged: {'; '.join(found['damage'])}; use another backup")
         return found
+
+    @property
+    def _backups(self) -> str:
+        """The directory for backups beside the inventory."""
+        return f"{self._inventory.beside(BACKUPS_END)}/"
+
+    def _endpoint(self) -> list[str]:
+        url = self._options.endpoint_url
+        return [] if url is None else ["--endpoint-url", url]
 
     def _keelmq(self, *arguments: str, codes: Sequence[int] = (0,)) -> str:
         """Return what the `keelmq` command printed. Raises Failed with its message for other exit codes."""
@@ -106,8 +123,8 @@ class WaysBack(NodeVerbs):
     def restore(self) -> None:
         """Make a new cluster of all nodes of the inventory out of a backup, on hosts without data."""
         if self._options.backup is None:
-            raise Failed("restore needs --backup FILE (keelmq-deploy backup)")
-        backup = _described(self._options.backup)
+            raise Failed("restore needs --backup FILE|S3_URL (keelmq-deploy backup)")
+        backup = _described(self._here(self._options.backup))
         nodes = self._all()
         for each in nodes:
             if each.is_drained:
@@ -122,6 +139,20 @@ class WaysBack(NodeVerbs):
         self._require_space(nodes, backup)
         self._do(self._restore_steps(nodes, others, backup, restore_id))
 
+    def _here(self, file: str) -> Path:
+        """Return the backup as a file of this machine; one in an object store is brought, unless it is there.
+        Raises Failed.
+        """
+        if not file.startswith(STORE):
+            return Path(file)
+        path = Path(self._backups) / file.rpartition("/")[2]
+        if self._options.dry_run:
+            if not path.exists():
+                raise Failed(f"the plan needs the backup here; next: keelmq backup fetch {file} {self._backups}")
+            return path
+        self._report.event(f"bringing {file} into {self._backups}, unless it is there")
+        return Path(self._read("fetch", file, self._backups)["file"])
+
     def _restore_steps(
         self, nodes: list[Deployed], others: list[Deployed], backup: Backup, restore_id: str
     ) -> list[Step]:
@@ -131,7 +162,10 @@ class WaysBack(NodeVerbs):
         missing = [each for each in nodes if each in others or not each.facts["is_restored"]]
         secret = self._secret(create=not self._options.dry_run)
         steps = [
-            Step(f"read {backup.path} and compare all its checksums", lambda: found.update(self._verify(backup.path)))
+            Step(
+                f"read {backup.path} and compare all its checksums",
+                lambda: found.update(self._verify(str(backup.path))),
+            )
         ]
         steps += self._install_steps(nodes)
         steps += [self._step(each, "configure and check", _call(self._prepare_new, each, secret)) for each in nodes]
@@ -355,6 +389,8 @@ def _segment_bytes(node: Node) -> list[str]:
 
 
 def _written(target: str) -> str:
+    if target.startswith(STORE):
+        return ""
     directory = Path(target) if target.endswith("/") else Path(target).parent
     size = sum(path.stat().st_size for path in directory.glob("*.partial"))
     return f"{size >> 20} MiB"

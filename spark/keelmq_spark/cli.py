@@ -13,9 +13,7 @@ from keelmq_spark import cli_run
 from keelmq_spark.queries import answers
 from keelmq_spark.queries.graph import DEPTH_MAX, Fact, Graph, NoTables
 
-Tables = Annotated[
-    Path, typer.Option("--tables", envvar="KEELMQ_LINEAGE", metavar="PATH", help="Directory of the lineage tables.")
-]
+Tables = cli_run.TablesOption
 Picture = Annotated[
     Path | None, typer.Option("--picture", metavar="FILE", help="Also draw a picture: .svg, or .html with the rows.")
 ]

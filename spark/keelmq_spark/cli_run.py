@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from keelmq.cli.output import DEFAULT_SERVERS, EXIT_ERROR, EXIT_USAGE, Servers
+from keelmq_spark.tables.commits import TablesError, require_directory
 
 EXAMPLES = (
     "Examples:\n\n    keelmq-lineage run --tables lineage\n\n    keelmq-lineage run --once --format parquet\n\n"
@@ -22,11 +23,28 @@ class TableFormat(StrEnum):
     parquet = "parquet"
 
 
+def _directory(path: Path) -> Path:
+    try:
+        return require_directory(path)
+    except TablesError as exc:
+        raise typer.BadParameter(str(exc)) from None
+
+
+TablesOption = Annotated[
+    Path,
+    typer.Option(
+        "--tables",
+        envvar="KEELMQ_LINEAGE",
+        metavar="PATH",
+        help="Directory of the lineage tables.",
+        callback=_directory,
+    ),
+]
+
+
 def run(
     servers: Servers = DEFAULT_SERVERS,
-    tables: Annotated[
-        Path, typer.Option("--tables", envvar="KEELMQ_LINEAGE", metavar="PATH", help="Directory of the lineage tables.")
-    ] = Path("lineage"),
+    tables: TablesOption = Path("lineage"),
     format: Annotated[TableFormat, typer.Option("--format", help="Format of new tables.")] = TableFormat.delta,
     checkpoint: Annotated[
         Path | None,

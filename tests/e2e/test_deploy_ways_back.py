@@ -18,6 +18,7 @@ from tests.e2e.cluster_process import wait_for
 from tests.e2e.killed_tool import kill_at_steps
 from tests.e2e.test_deploy import Deployment, kill_once, load
 from tests.e2e.test_deploy_verbs import members, result
+from tests.object_store import StoreProcess
 
 pytestmark = pytest.mark.process
 
@@ -42,6 +43,16 @@ def other(tmp_path: Path) -> Iterator[Deployment]:
         made.end()
 
 
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreProcess]:
+    """An object store with a bucket, whose address no variable has."""
+    with StoreProcess(tmp_path) as made:
+        made.use(monkeypatch)
+        monkeypatch.delenv("AWS_ENDPOINT_URL")
+        made.client.create_bucket(Bucket="backups")
+        yield made
+
+
 async def messages(deployment: Deployment) -> int:
     connection = Connection(list(deployment.urls.values()))
     try:
@@ -57,25 +68,32 @@ def kill_all(deployment: Deployment, *numbers: int) -> None:
     wait_for(lambda: not set(numbers or pids) & set(deployment.pids()), "the nodes to be gone")
 
 
-async def test_a_backup_under_load_becomes_a_cluster_on_fresh_hosts(deployment: Deployment, other: Deployment) -> None:
+async def test_a_backup_under_load_becomes_a_cluster_on_fresh_hosts(
+    deployment: Deployment, other: Deployment, store: StoreProcess
+) -> None:
     deployment.done("bootstrap")
     planned = result(deployment, "backup", "--dry-run")
     assert (planned["steps"], planned["file"]) == (2, None)
     assert not (deployment.directory / "cluster.toml.backups").exists()
+    target = ("--output", "s3://backups/shop", "--endpoint-url", store.url)
     async with load(deployment) as acknowledged:
         while len(acknowledged) < 10:
             await asyncio.sleep(0)
         made = await asyncio.to_thread(result, deployment, "backup")
-    file = Path(made["file"])
-    assert file.parent == deployment.directory / "cluster.toml.backups"
+        url = (await asyncio.to_thread(result, deployment, "backup", *target))["file"]
+    assert Path(made["file"]).parent == deployment.directory / "cluster.toml.backups"
+    assert url.startswith("s3://backups/shop/")
     kill_all(deployment)
     for number in deployment.urls:
         shutil.rmtree(deployment.root(number))
-    output = other.done("restore", "--backup", str(file))
+    restore = ("restore", "--backup", url, "--endpoint-url", store.url)
+    told = other.run(*restore, "--dry-run")
+    assert (told.returncode, f"keelmq backup fetch {url}" in told.stderr) == (1, True), told
+    output = other.done(*restore)
     assert output.count("state hash") >= 3
     found = await messages(other)
     assert 10 <= found <= len(acknowledged)
-    assert "nothing is left to do" in other.done("restore", "--backup", str(file))
+    assert "nothing is left to do" in other.done(*restore)
     async with load(other) as acknowledged:  # these messages have the ids of old ones, and work goes on
         while len(acknowledged) < found:
             await asyncio.sleep(0)

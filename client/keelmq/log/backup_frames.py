@@ -3,7 +3,7 @@
 import struct
 from collections.abc import Iterator
 from hashlib import blake2b
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import Any, BinaryIO, Final, NamedTuple, Protocol
 
 import msgspec
 from crc32c import crc32c
@@ -23,6 +23,12 @@ FRAME_BYTES_MAX: Final = 80 * 1024 * 1024
 _CRC_BYTES: Final = 4
 _STATE_DIGEST_BYTES: Final = 16
 _FILE_DIGEST_BYTES: Final = 32
+
+
+class Readable(Protocol):
+    """A stream whose `read` returns all that was asked for, except at the end."""
+
+    def read(self, size: int, /) -> bytes: ...
 
 
 class Frame(NamedTuple):
@@ -84,13 +90,13 @@ def read_summary(file: BinaryIO) -> Summary:
     return summary_of(parse_frame(head + file.read(length), 0))
 
 
-def verify(file: BinaryIO) -> Findings:
+def verify(file: Readable) -> Findings:
     """Read the whole file and compare all checksums. Damage within a frame does not end the reading."""
     return _Verification(file).run()
 
 
 class _Verification:
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: Readable) -> None:
         self._file = file
         self._offset = self._number = 0
         self._summary: Summary | None = None

@@ -47,6 +47,8 @@ from store.snapshots.snapshot import SnapshotRefused, SnapshotWriter
 from store.state.machine import StateMachine
 
 COMMAND: Final = "restore"
+STORE: Final = "s3://"
+"""Beginning of the name of a backup in an object store."""
 CACHE_BYTES: Final = 1 << 20
 RESTORE_ID_BYTES: Final = 8
 
@@ -83,6 +85,11 @@ def restore_command(
     """Restore one node and return the exit code. Raises StartupError, which says what to do, and whether anything was
     changed.
     """
+    if backup.startswith(STORE):
+        raise StartupError(
+            ExitCode.BAD_CONFIG,
+            "backup: keelmqd restores from files alone; bring it into one first: keelmq backup fetch S3_URL FILE",
+        )
     try:
         parsed = tuple(parse_peer(peer) for peer in peers)
         check_peers(parsed)

@@ -8,6 +8,7 @@ replaced: of two jobs that write the same tables, the second one to commit a num
 import errno
 import fcntl
 import os
+import re
 import socket
 import uuid
 from datetime import UTC, datetime
@@ -23,6 +24,8 @@ LAYOUT: Final = 1
 KEPT: Final = 16
 """Number of records that are kept; only the last one is read."""
 _LOCK: Final = "_lock"
+_URL: Final = re.compile(r"[a-z][a-z0-9+.-]+:/")
+"""Beginning of a URL that was taken for a path, which has one slash only."""
 _DIRECTORY: Final = "_commits"
 
 
@@ -120,6 +123,16 @@ class Commits:
                 left.unlink(missing_ok=True)
 
 
+def require_directory(path: Path) -> Path:
+    """Return the path. Raises TablesError for a URL, which would become a directory `s3:` on this machine."""
+    if _URL.match(str(path)):
+        raise TablesError(
+            f"{path}: the tables are in a directory that this machine has mounted, not in an object store; copy them "
+            "there (docs/lineage.md)"
+        )
+    return path
+
+
 def _create(temporary: Path, path: Path) -> None:
     """Give the whole file its name. Raises FileExistsError when the name is taken."""
     try:
@@ -139,7 +152,7 @@ class TablesLock:
     """
 
     def __init__(self, path: Path) -> None:
-        path.mkdir(parents=True, exist_ok=True)
+        require_directory(path).mkdir(parents=True, exist_ok=True)
         self._file = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)

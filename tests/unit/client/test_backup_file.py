@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from keelmq.cli.operations.backup import NewFile, remove_left
+from keelmq.cli.operations.backup_files import FilePlace, NewFile
 
 
 def test_the_first_that_is_whole_gets_the_name(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_what_killed_backups_have_left_is_removed_by_the_next_one(tmp_path: Path
     for path in (left, *kept):
         path.write_bytes(b"half")
     with NewFile(tmp_path / "bank.backup") as file:
-        remove_left(tmp_path)
+        FilePlace(str(tmp_path)).remove_left()
         assert not left.exists()
         file.publish()  # one that is being written is no such file
     assert sorted(tmp_path.iterdir()) == sorted([*kept, tmp_path / "bank.backup"])
@@ -42,5 +42,5 @@ def test_a_backup_with_a_name_removes_what_is_left_of_that_name_only(tmp_path: P
     left, other = tmp_path / "one.0123abcd.partial", tmp_path / "two.0123abcd.partial"
     for path in (left, other):
         path.write_bytes(b"half")
-    remove_left(tmp_path / "one")
+    FilePlace(str(tmp_path / "one")).remove_left()
     assert list(tmp_path.iterdir()) == [other]

@@ -230,3 +230,10 @@ async def test_limits_purges_and_counted_bytes_go_on_as_where_they_were_backed_u
         assert held(node) == before
         assert await remove(node) == went
         assert held(node)[:-1] == left[:-1]  # without the times of the log, whose positions differ
+
+
+def test_an_object_store_is_left_to_the_command_for_it(tmp_path: Path) -> None:
+    place = (str(tmp_path / "data"), 1, [PEER])
+    with pytest.raises(StartupError, match="keelmq backup fetch") as caught:
+        command.restore_command("s3://a/b", *place, cluster_id=None, restore_id=None, segment_bytes=SEGMENT_BYTES)
+    assert (caught.value.code, (tmp_path / "data").exists()) == (ExitCode.BAD_CONFIG, False)

@@ -15,6 +15,7 @@ from keelmq_spark.queries import answers
 from keelmq_spark.queries.drawing import Arrow, Box, draw, html
 from keelmq_spark.queries.graph import Graph, NoTables
 from keelmq_spark.queries.pictures import story_picture
+from keelmq_spark.tables.commits import TablesError, TablesLock
 from tests.unit.spark.history import START_US, History, shop
 
 
@@ -267,6 +268,19 @@ def test_what_is_not_there_is_said(tables: Path, tmp_path: Path) -> None:
     assert (no_tables.exit_code, "keelmq-lineage run" in no_tables.stderr) == (1, True)
     with pytest.raises(NoTables):
         Graph(tmp_path)
+
+
+@pytest.mark.parametrize("command", [["run", "--once"], ["orphans"], ["compact"]])
+def test_an_object_store_is_refused_and_no_directory_of_its_name_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, [*command, "--tables", "s3://bucket/lineage"])
+    assert done.exit_code == 2
+    assert "not in an object store" in " ".join(done.output.split())
+    with pytest.raises(TablesError, match="not in an object store"):
+        TablesLock(Path("s3://bucket/lineage"))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_tables_without_an_edge_can_be_asked(tmp_path: Path) -> None:
