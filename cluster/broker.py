@@ -14,6 +14,7 @@ from typing import Final
 
 from cluster.application import Services
 from cluster.budgets.quotas import Quotas
+from cluster.core.audit_trail import AuditTrail, streams_in
 from cluster.core.core import Core
 from cluster.core.log_reads import LogReads
 from cluster.core.reader_threads import ReaderThreads
@@ -103,6 +104,12 @@ class Broker:
             administrator_tokens=administrator_tokens(config),
             quotas=_quotas(config, clock, None if former is None else former.core.quotas),
             issuer=issuer_of(config) if former is None else former.core.access.issuer,
+            audit=AuditTrail(
+                streams_in(opened.disk, str(data_directory.path), config.audit_bytes),
+                ReaderThreads("audit", threads=1),
+                clock.wall_ms,
+                clock.steady_s,
+            ),
         )
         self._signer: WebhookSigner = WebhookSigner(config, () if former is None else former._signer.secrets)
         webhooks = HttpWebhooks(
@@ -256,6 +263,7 @@ class Broker:
             each.close()
         await _end(servers)
         self.core.reads.stop()
+        await self.core.audit.stop()
         self._guards.stop_watching()
 
 
