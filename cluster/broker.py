@@ -111,6 +111,7 @@ class Broker:
                 clock.steady_s,
             ),
         )
+        self._metrics.add_gauges(self.core.audit.counters)
         self._signer: WebhookSigner = WebhookSigner(config, () if former is None else former._signer.secrets)
         webhooks = HttpWebhooks(
             AllowedUrls.of(config), self._signer, config.check_webhook_timeout_ms, clock.wall_ms, webhook_trust(config)

@@ -47,7 +47,7 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which records a reader asks for: those that match every field that is given."""
+    """Selects records: those that match every field that is given."""
 
     principal: str | None = None
     outcome: Outcome | None = None

@@ -47,7 +47,7 @@ class Found(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What one step found: records with the newest first, where the next step goes on (None: there is nothing older),
+    """The result of one step: records with the newest first, where the next step goes on (None: there is nothing older),
     and the number of lines and files that could not be read.
     """
 

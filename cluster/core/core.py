@@ -111,7 +111,6 @@ class Core:
         metrics.add_gauges(self.access.counters)
         self.audit = audit or AuditTrail({}, ReaderThreads("audit"), clock.wall_ms, clock.steady_s)
         self.access.on_denied = self.audit.note_denial
-        metrics.add_gauges(self.audit.counters)
         self.quotas = quotas
         if quotas is not None:
             metrics.add_gauges(quotas.counters)

@@ -11,7 +11,7 @@ OUTCOMES: Final[tuple[str, ...]] = ("done", "failed", "denied", "redirected", "b
 
 
 class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which records to ask for: those that match every field that is given. `since_ms` is included, `until_ms` not;
+    """Selects records: those that match every field that is given. `since_ms` is included, `until_ms` not;
     `route` is a part of method and path, such as `DELETE /v1/topics` or the name of a topic.
     """
 

@@ -48,7 +48,7 @@ class Shown(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What one node has of the audit, the newest record first."""
+    """The audit of one node, the newest record first."""
 
     auth: str
     records: "list[AuditRecord]"
