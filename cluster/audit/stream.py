@@ -47,8 +47,8 @@ class Found(NamedTuple):
 
 
 class Look(NamedTuple):
-    """The result of one step: records with the newest first, where the next step goes on (None: there is nothing older),
-    and the number of lines and files that could not be read.
+    """The result of one step: records with the newest first, where the next step goes on (None: nothing is older), and
+    the number of lines and files that could not be read.
     """
 
     found: list[Found]

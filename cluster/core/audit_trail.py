@@ -5,6 +5,7 @@ next record that is written tells how many are missing before it.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,9 +20,10 @@ from prometheus_client.metrics_core import Metric
 from cluster.audit.page import Page, read_page
 from cluster.audit.record import AuditFilter, AuditRecord, Outcome, cut
 from cluster.audit.stream import DIRECTORY, FILES, NAMES, AuditStream, Name
+from cluster.core.background import Background, BackgroundTask
 from cluster.core.reader_threads import ReaderPool
 from cluster.process.request_scope import current
-from cluster.security.access_control import Denial
+from cluster.security.access_control import AccessControl, Denial
 from store.log.disk import Disk
 from store.log.errors import DiskError
 
@@ -81,9 +83,16 @@ class AuditTrail:
         self._missing: dict[Name, int] = dict.fromkeys(NAMES, 0)
         """Number of records that are missing before the next one of the stream."""
         self._written: dict[Name, int] = dict.fromkeys(NAMES, 0)
-        self._lost = {"disk_error": 0, "queue_full": 0, "too_many_denials": 0}
+        self._lost = {"not_written": 0, "queue_full": 0, "too_many_denials": 0}
         self._fails = False
-        self._task: asyncio.Task[None] | None = None
+        self._writer: BackgroundTask | None = None
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+
+    def attach(self, access: AccessControl, background: Background) -> None:
+        """Record the calls that `access` denies, and write records as one of the tasks of `background`."""
+        access.on_denied = self.note_denial
+        self._writer = background.task("audit", "write the audit", self._write)
 
     # --- records -----------------------------------------------------------------------------------------------
 
@@ -142,21 +151,31 @@ class AuditTrail:
             self._lose(name, 1, "queue_full")
             return
         self._waiting[name].append(record)
-        if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._write(), name="audit")
+        if self._writer is not None and self._is_idle.is_set():
+            self._is_idle.clear()
+            self._writer.spawn(self._write)
 
     async def _write(self) -> None:
+        try:
+            await self._write_all()
+        finally:
+            self._is_idle.set()
+
+    async def _write_all(self) -> None:
         """Write all records that wait, as many at a time as came meanwhile."""
+        streams = self._streams
         while (name := next((each for each in NAMES if self._waiting[each]), None)) is not None:
             waiting = self._waiting[name]
             batch = [waiting.popleft() for _ in range(min(len(waiting), BATCH_RECORDS_MAX))]
             missing, self._missing[name] = self._missing[name], 0
             batch[0] = msgspec.structs.replace(batch[0], missing_before=missing)
             try:
-                await self._pool.run(partial(self._streams[name].append, batch))
-            except DiskError as error:
+                await self._pool.run(partial(streams[name].append, batch))
+            except Exception as error:
                 self._missing[name] += missing
-                self._lose(name, len(batch), "disk_error")
+                self._lose(name, len(batch), "not_written")
+                if not isinstance(error, DiskError):  # a bug, which the background task reports
+                    raise
                 self._fail(error)
             else:
                 self._written[name] += len(batch)
@@ -193,13 +212,14 @@ class AuditTrail:
 
     async def stop(self) -> None:
         """Write what waits, close the files, and keep nothing more. A disk that hangs is not waited for."""
-        streams, task = self._streams, self._task
-        if task is not None:
-            await asyncio.wait([task], timeout=STOP_S_MAX)
-        self._streams = {}
-        if task is None or task.done():
-            closing = asyncio.ensure_future(self._pool.run(partial(_close, list(streams.values()))))
-            await asyncio.wait([closing], timeout=STOP_S_MAX)
+        streams, self._streams = list(self._streams.values()), {}
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_S_MAX):
+                await self._is_idle.wait()
+                if streams:
+                    await self._pool.run(partial(_close, streams))
+        if self._writer is not None:
+            await self._writer.stop()
         self._pool.stop()
 
     def counters(self) -> Iterator[Metric]:

@@ -110,7 +110,6 @@ class Core:
         )
         metrics.add_gauges(self.access.counters)
         self.audit = audit or AuditTrail({}, ReaderThreads("audit"), clock.wall_ms, clock.steady_s)
-        self.access.on_denied = self.audit.note_denial
         self.quotas = quotas
         if quotas is not None:
             metrics.add_gauges(quotas.counters)
@@ -125,6 +124,7 @@ class Core:
         self.topic_reads = TopicCounters()
         """Messages that this node handed to consumers, by topic."""
         self.background = Background()
+        self.audit.attach(self.access, self.background)
         metrics.add_gauges(self.background.counters)
         self.body_turns = Turns(BODY_TURN_BYTES)
         self.queue_page_turns = Turns(PAGE_TURN_BYTES)
