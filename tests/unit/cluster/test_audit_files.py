@@ -120,6 +120,13 @@ async def test_records_that_come_meanwhile_move_no_page(tmp_path: Path) -> None:
     assert times(first) + times(await page(streams, 500, first.next)) == list(reversed(range(10)))
 
 
+async def test_a_page_goes_on_at_a_node_that_was_started_again(tmp_path: Path) -> None:
+    former = both(tmp_path)
+    append_each(former["calls"], [record(number) for number in range(10)])
+    first = await page(former, 4)
+    assert times(await page(both(tmp_path), 500, first.next)) == [5, 4, 3, 2, 1, 0]
+
+
 async def test_the_oldest_file_goes_when_a_new_one_begins(tmp_path: Path) -> None:
     streams = both(tmp_path)
     append_each(streams["calls"], [record(number) for number in range(400)])
