@@ -41,7 +41,8 @@ def _audit_call(
     told, code = "failed", ""
     if isinstance(answer, web.StreamResponse):
         told = str(answer.status)
-        outcome = "done" if answer.status < HTTPStatus.MULTIPLE_CHOICES else "redirected"
+        if answer.status < HTTPStatus.BAD_REQUEST:
+            outcome = "done" if answer.status < HTTPStatus.MULTIPLE_CHOICES else "redirected"
     elif answer is not None:
         problem = problem_of(answer)
         told = problem.code if problem is not None else type(answer).__name__
