@@ -35,6 +35,7 @@ from cluster.messages.pull import PullApi
 from cluster.messages.purge_api import PurgeApi
 from cluster.messages.scheduled_api import ScheduledApi
 from cluster.messages.topic_api import TopicApi
+from cluster.operations.audit_api import AuditApi
 from cluster.operations.backup_api import BackupApi
 from cluster.operations.client_api import ClientApi
 from cluster.operations.cluster_api import ClusterApi
@@ -131,6 +132,7 @@ class Services:
             *QuotaApi(self.core).routes(),
             *ClientApi(self.core).routes(),
             *LogLevelApi(self.core).routes(),
+            *AuditApi(self.core).routes(),
             *UserApi(self.core).routes(),
             *ConsoleApi().routes(),
         ]

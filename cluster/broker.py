@@ -14,6 +14,7 @@ from typing import Final
 
 from cluster.application import Services
 from cluster.budgets.quotas import Quotas
+from cluster.core.audit_trail import AuditTrail, streams_in
 from cluster.core.core import Core
 from cluster.core.log_reads import LogReads
 from cluster.core.reader_threads import ReaderThreads
@@ -103,9 +104,16 @@ class Broker:
             administrator_tokens=administrator_tokens(config),
             quotas=_quotas(config, clock, None if former is None else former.core.quotas),
             issuer=issuer_of(config) if former is None else former.core.access.issuer,
+            audit=AuditTrail(
+                streams_in(opened.disk, str(data_directory.path), config.audit_bytes),
+                ReaderThreads("audit", threads=1),
+                clock.wall_ms,
+                clock.steady_s,
+            ),
         )
         if self.core.quotas is not None:
             self._raft.use_weights(self.core.quotas.weight_of)
+        self._metrics.add_gauges(self.core.audit.counters)
         self._signer: WebhookSigner = WebhookSigner(config, () if former is None else former._signer.secrets)
         webhooks = HttpWebhooks(
             AllowedUrls.of(config), self._signer, config.check_webhook_timeout_ms, clock.wall_ms, webhook_trust(config)
@@ -258,6 +266,7 @@ class Broker:
             each.close()
         await _end(servers)
         self.core.reads.stop()
+        await self.core.audit.stop()
         self._guards.stop_watching()
 
 

@@ -64,6 +64,8 @@ CHECKS_MAX: Final = 256
 LIST_MAX: Final = 1_000
 CLIENTS_MAX: Final = 100
 """Maximum number of connections on a page: a connection shows up to 32 names of groups, and a page is one step."""
+AUDIT_RECORDS_MAX: Final = 500
+"""Maximum number of records on a page of the audit."""
 LIST_ROWS_MAX: Final = 4_096
 """Number of queues, members and offsets after which a page of topics or groups ends: the topic or group that reaches
 the number is the last one on the page."""

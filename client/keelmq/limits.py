@@ -48,6 +48,7 @@ POP_INVISIBLE_MS_MAX: Final = 12 * 3_600_000
 LIST_MAX: Final = 1_000
 """Maximum number of entries on a page of a list."""
 CLIENTS_MAX: Final = 100
+AUDIT_RECORDS_MAX: Final = 500
 """Maximum number of connections on a page of the clients of a node."""
 NODE_ID_MAX: Final = 1 << 31
 TIMEOUT_MS_MAX: Final = 3_600_000

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Final, NoReturn, cast
+from typing import Final, NoReturn
 
 from aiohttp import web
 
@@ -16,16 +16,19 @@ from cluster.budgets.quotas import Quotas
 from cluster.budgets.request_deadline import remaining_s
 from cluster.budgets.time_shares import Client, TimeShares
 from cluster.budgets.turns import BODY_TURN_BYTES, PAGE_TURN_BYTES, REBALANCED_AT_ONCE, Turns
+from cluster.core.audit_trail import AuditTrail
 from cluster.core.background import Background
 from cluster.core.entry_work import further_work_bytes
 from cluster.core.log_pins import LogPins
 from cluster.core.log_reads import LogReads
 from cluster.core.long_poll import AppliedWaiters
+from cluster.core.outcomes import late, outcome_of
+from cluster.core.reader_threads import ReaderThreads
 from cluster.limits import RESPONSE_BYTES_MAX
 from cluster.metrics import Metrics
 from cluster.problems import Problem
 from cluster.process.config import NodeConfig
-from cluster.process.request_scope import note_queued, note_replicated
+from cluster.process.request_scope import note_entry, note_queued, note_replicated
 from cluster.security.access_control import AccessControl, Shown
 from cluster.security.client_certificate import client_certificate_name
 from cluster.security.issuer import Issuer
@@ -84,9 +87,10 @@ class Core:
         administrator_tokens: Sequence[bytes] = (),
         quotas: Quotas | None = None,
         issuer: Issuer | None = None,
+        audit: AuditTrail | None = None,
     ) -> None:
         """Create the core over opened parts. `id_prefix` begins every id of this process, and of no other one ever.
-        Without `quotas` nobody is limited, without `issuer` nobody shows tokens of people.
+        Without `quotas` nobody is limited, without `issuer` nobody shows tokens of people, without `audit` no files.
         """
         self.config = config
         self.raft = raft
@@ -105,6 +109,7 @@ class Core:
             config.auth, administrator_tokens, state.users, self._latest_ms, self._shown_by, issuer
         )
         metrics.add_gauges(self.access.counters)
+        self.audit = audit or AuditTrail({}, ReaderThreads("audit"), clock.wall_ms, clock.steady_s)
         self.quotas = quotas
         if quotas is not None:
             metrics.add_gauges(quotas.counters)
@@ -119,6 +124,7 @@ class Core:
         self.topic_reads = TopicCounters()
         """Messages that this node handed to consumers, by topic."""
         self.background = Background()
+        self.audit.attach(self.access, self.background)
         metrics.add_gauges(self.background.counters)
         self.body_turns = Turns(BODY_TURN_BYTES)
         self.queue_page_turns = Turns(PAGE_TURN_BYTES)
@@ -209,10 +215,11 @@ class Core:
             async with asyncio.timeout(timeout_s):
                 applied = await proposed
         except TimeoutError:
-            raise _late(proposed, timeout_s) from None
+            raise late(proposed, timeout_s) from None
         finally:
             _count_wait(begun_s)
         self.metrics.commit_seconds.observe(time.perf_counter() - begun_s)
+        note_entry(applied.index)
         return applied
 
     def _weighed(self, proposal: Proposal) -> Proposal:
@@ -249,7 +256,7 @@ class Core:
             for future in futures:  # proposals that are not in the log yet are withdrawn: nobody waits for them
                 if not future.cancel() and not future.cancelled():
                     future.exception()  # retrieved, so that asyncio does not log it: the caller may be gone
-        outcomes = (_outcome(future, timeout_s) for future in futures)
+        outcomes = (outcome_of(future, timeout_s) for future in futures)
         self.metrics.commit_seconds.observe(time.perf_counter() - begun_s)
         results = [settled.get(ordinal) or next(outcomes) for ordinal in range(len(proposals))]
         for result in results:
@@ -370,7 +377,8 @@ class Core:
         """
         try:
             async with asyncio.timeout(self.config.request_timeout_ms / 1000):
-                await self.raft.propose_configuration(change, self.access.proved_name(by))
+                entry = await self.raft.propose_configuration(change, self.access.proved_name(by))
+                note_entry(entry.index)
         except TimeoutError:
             raise UnknownOutcome(f"not committed within {self.config.request_timeout_ms} ms") from None
 
@@ -433,16 +441,3 @@ def _count_wait(begun_s: float) -> None:
     client = time_shares.current()
     if client is not None:
         client.waited(seconds)
-
-
-def _outcome(future: Proposed, timeout_s: float) -> Applied | Exception:
-    if future.cancelled():
-        return _late(future, timeout_s)
-    error = future.exception()
-    return future.result() if error is None else cast("Exception", error)
-
-
-def _late(proposed: Proposed, timeout_s: float) -> UnknownOutcome | Overloaded:
-    if proposed.is_in_log:
-        return UnknownOutcome(f"not committed within {timeout_s * 1000:.0f} ms")
-    return Overloaded(f"waited {timeout_s * 1000:.0f} ms for a place in the log; nothing was stored")

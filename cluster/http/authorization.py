@@ -1,29 +1,66 @@
-"""Asks for the permission of a route before its handler runs, and writes administrative calls to the audit log."""
+"""Asks for the permission of a route before its handler runs, and audits administrative calls: by a line on standard
+error, and by a record in the files of the node.
+"""
 
 import logging
+from http import HTTPStatus
 from typing import Final
 
 from aiohttp import web
 
+from cluster.audit.record import Outcome
 from cluster.budgets import time_shares
 from cluster.core.core import Core
 from cluster.http.routes import Handler, Route
 from cluster.problems import Problem, problem_of
 from cluster.process.line_pace import AUDIT_LOGGER
+from raft.errors import NotLeader
 
 _audit = logging.getLogger(AUDIT_LOGGER)
 _audit_of_refusals = logging.getLogger(f"{AUDIT_LOGGER}.refused")
 """Its lines are left out beyond the bound of each place: anybody can cause them."""
 _REFUSED: Final = frozenset({"unauthenticated", "forbidden"})
+REMARK: Final = web.RequestKey("remark", str)
+"""Key of a request under which its handler leaves what the audit's record has to tell beside the path."""
 
 
-def audit(core: Core, request: web.Request, principal: str, outcome: str) -> None:
-    """Write an administrative call to the audit log. Calls that were refused for lack of permission are not written
-    there, so that nobody without one can fill a disk; they are counted and logged as refusals.
+def audit_force(core: Core, request: web.Request, transaction_id: str) -> None:
+    """Audit a decision by force that is about to be proposed."""
+    name, remark = core.access.principal_of(request).name, f"{transaction_id} by force"
+    _audit_line(core, request, name, remark)
+    core.audit.note(request, name, "begun", action="admin", detail=remark)
+
+
+def _audit_call(
+    core: Core, route: Route, request: web.Request, principal: str, answer: web.StreamResponse | Exception | None
+) -> None:
+    """Audit an administrative call that ended with this answer; None if it was given up. Calls that were refused for
+    lack of permission are recorded where they are refused, and have no line: anybody can cause them.
     """
-    if outcome not in _REFUSED:
-        address = core.access.shown_by(request).address
-        _audit.info("%s %s by %s at %s: %s", request.method, request.path, principal, address, outcome)
+    outcome: Outcome = "failed"
+    told, code = "failed", ""
+    if isinstance(answer, web.StreamResponse):
+        told = str(answer.status)
+        if answer.status < HTTPStatus.BAD_REQUEST:
+            outcome = "done" if answer.status < HTTPStatus.MULTIPLE_CHOICES else "redirected"
+    elif answer is not None:
+        problem = problem_of(answer)
+        told = problem.code if problem is not None else type(answer).__name__
+        if isinstance(answer, NotLeader):
+            outcome = "redirected"
+        else:
+            code = problem.code if problem is not None else "internal"
+    if told in _REFUSED:
+        return
+    _audit_line(core, request, principal, told)
+    core.audit.note(
+        request, principal, outcome, code=code, action=route.access.action or "", detail=request.get(REMARK, "")
+    )
+
+
+def _audit_line(core: Core, request: web.Request, principal: str, told: str) -> None:
+    address = core.access.shown_by(request).address
+    _audit.info("%s %s by %s at %s: %s", request.method, request.path, principal, address, told)
 
 
 def authorized(core: Core, route: Route) -> Handler:
@@ -44,16 +81,14 @@ def authorized(core: Core, route: Route) -> Handler:
         if not is_audited:
             return await inner(request)
         principal = control.principal_of(request).name  # before the call, which may delete him
-        outcome = "failed"
+        answer: web.StreamResponse | Exception | None = None
         try:
-            response = await inner(request)
-            outcome = str(response.status)
+            answer = response = await inner(request)
         except Exception as error:
-            problem = problem_of(error)
-            outcome = problem.code if problem is not None else type(error).__name__
+            answer = error
             raise
         finally:
-            audit(core, request, principal, outcome)
+            _audit_call(core, route, request, principal, answer)
         return response
 
     return _with_refusals_audited(core, handler) if access.audits_refusals else handler

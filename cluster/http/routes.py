@@ -24,7 +24,10 @@ IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 CONSOLE_PATH: Final = "/console"
 """Path of the console and prefix of its files, which are the same for everybody."""
 CLUSTER_PATH: Final = "/v1/cluster"
-"""Prefix of all administration paths: they do not need the log, and budgets used up by clients do not block them."""
+"""Prefix of nearly all administration paths: they do not need the log, and budgets used up by clients do not block
+them."""
+AUDIT_PATH: Final = "/v1/audit"
+"""Path of this node's audit, which is the same in that."""
 
 ALWAYS_SERVED: Final = frozenset({"/healthz", "/readyz", "/metrics"})
 """Paths that are also served on a connection in the reserve, in addition to all paths below CLUSTER_PATH, and that no

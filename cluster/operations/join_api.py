@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from cluster.core.core import Core
 from cluster.http.app import json_response, read_json
+from cluster.http.authorization import REMARK
 from cluster.http.requests import Request
 from cluster.http.responses import Response
 from cluster.http.routes import JSON, WRITE_ERRORS, Route, json_of
@@ -115,6 +116,7 @@ class JoinApi:
         made, now_ms = make_token(), core.now_ms()
         token = Token(made.token_id, made.sha256, now_ms, now_ms + body.expires_in_ms)
         by = core.access.principal_of(request).name
+        request[REMARK] = f"the join token of node {body.node_id}, which ends in {body.expires_in_ms} ms"
         await core.propose(PutUser(name, (), (token,), (), 0 if former is None else former.revision), by=request)
         _audit.info("the join token of node %d was made by %s; it ends in %d ms", body.node_id, by, body.expires_in_ms)
         return json_response(

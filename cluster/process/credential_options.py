@@ -1,10 +1,13 @@
-"""The options of a node about credentials that others have made: the issuer of people's tokens, and the join token."""
+"""The options of a node about credentials that others have made, the issuer of people's tokens and the join token, and
+about the audit of what is done with credentials.
+"""
 
 from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
 
+AUDIT_BYTES_MIN: Final = 8 << 20
 LEEWAY_MS_MAX: Final = 60_000
 LIFETIME_MS_MIN: Final = 60_000
 LIFETIME_MS_MAX: Final = 7 * 86_400_000
@@ -14,6 +17,15 @@ REFRESH_MS_MAX: Final = 86_400_000
 
 class CredentialOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Part of NodeConfig."""
+
+    audit_bytes: Annotated[
+        int,
+        Meta(
+            ge=AUDIT_BYTES_MIN,
+            description="Maximum bytes of the audit's files in data_dir, half of them for denied calls. The oldest "
+            "file of each half, an eighth, is removed for a new one.",
+        ),
+    ] = 64 << 20
 
     join_token_file: Annotated[
         str | None,

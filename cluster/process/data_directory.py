@@ -5,6 +5,7 @@
     feature_level  {"level", "version"}: of the newest configuration in the log, written before that; absent at level 1
     unfinished     what `keelmqd restore` or `keelmqd recover` has begun here: no node runs on it meanwhile
     log/ hard_state index/ watermarks    see docs/log-format.md
+    audit/         what this node was asked to change, and what it denied; see docs/security.md
 
 The incarnation tells the other nodes whether this is still the disk that they knew: it changes when the directory holds
 less than the node acknowledged.

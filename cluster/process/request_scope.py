@@ -30,7 +30,7 @@ _numbers = itertools.count(1)
 class RequestScope:
     """One request that is being answered. Use on the event loop only."""
 
-    __slots__ = ("_headers", "_id", "ended", "polled_s", "queued_s", "replicated_s")
+    __slots__ = ("_headers", "_id", "ended", "polled_s", "queued_s", "raft_index", "replicated_s")
 
     def __init__(self, headers: Mapping[str, str]) -> None:
         self._headers = headers
@@ -41,6 +41,8 @@ class RequestScope:
         """Seconds that it waited, as its client wishes, for something to happen."""
         self.queued_s = 0.0
         """Seconds that it waited for its turn among the requests of all clients."""
+        self.raft_index = 0
+        """Index of the last entry with a command of the request; 0 without one."""
         self.replicated_s = 0.0
         """Seconds that its commands took to be committed and applied."""
 
@@ -97,6 +99,13 @@ def note_queued(seconds: float) -> None:
     scope = CURRENT.get()
     if scope is not None:
         scope.queued_s += seconds
+
+
+def note_entry(raft_index: int) -> None:
+    """Note the entry that has a command of the current request."""
+    scope = CURRENT.get()
+    if scope is not None:
+        scope.raft_index = raft_index
 
 
 def note_replicated(seconds: float) -> None:

@@ -65,6 +65,18 @@ class Shown(NamedTuple):
     address: str
 
 
+class Denial(NamedTuple):
+    """A refusal for lack of permission, as the audit records it."""
+
+    principal: str
+    code: str
+    action: str
+    resource: str
+    reason: str
+    permitted: bool
+    """True when the request goes on, because the mode is permissive."""
+
+
 class AccessControl:
     """Decides about the requests of one node. Use on the event loop only."""
 
@@ -89,6 +101,8 @@ class AccessControl:
         self._now_ms = now_ms
         self.shown_by = shown_by
         self._anybody = Everything(ANONYMOUS_NAME)
+        self.on_denied: Callable[[web.Request, Denial], None] | None = None
+        """Is told of each refusal, also of those that mode permissive lets go on."""
         self._known: dict[Shown, tuple[Principal, int]] = {}
         self._known_characters = 0
         self._known_version = (-1, -1)
@@ -144,6 +158,11 @@ class AccessControl:
             text,
             f" ({principal.reason})" if isinstance(principal, Nothing) else "",
         )
+        if self.on_denied is not None:
+            code = _UNAUTHENTICATED if unknown else _FORBIDDEN
+            reason = principal.reason if isinstance(principal, Nothing) else ""
+            told = Denial(principal.name, code, action, text, reason, self.mode == "permissive")
+            self.on_denied(request, told)
         if self.mode == "permissive":
             return
         if isinstance(principal, Nothing):
@@ -170,6 +189,8 @@ class AccessControl:
                 self.shown_by(request).address,
                 reason,
             )
+            if self.on_denied is not None:
+                self.on_denied(request, Denial(self.principal_of(request).name, code, "", "", reason, False))
         return Problem(code, reason)
 
     # --- authentication ----------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from aiohttp import web
 from msgspec import Meta
 
 from cluster.core.core import Core
-from cluster.http.authorization import audit
+from cluster.http.authorization import audit_force
 from cluster.http.requests import ClientId, Id, Operator, Reason, Request, check_group, check_topic
 from cluster.limits import BATCHES_MAX, REQUEST_MESSAGES_MAX
 from cluster.messages.blocks import BlockBatch, JsonMessage
@@ -81,7 +81,7 @@ def require_decidable(core: Core, request: web.Request, transaction_id: str, bod
     core.access.require(request, "decide", of_group)
     if body.force:
         core.access.require(request, "admin", permissions.CLUSTER)
-        audit(core, request, core.access.principal_of(request).name, f"{transaction_id} by force")
+        audit_force(core, request, transaction_id)
     return view.producer_group if body.producer_group is None else body.producer_group
 
 

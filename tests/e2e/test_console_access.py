@@ -27,6 +27,7 @@ VIEWS: Final = {
     "/find?topic=access&key=order-17": "access-1",
     "/messages/access-1": "What became of it",
     "/settings": "voter",
+    "/audit": "Authentication is off",
     "/nowhere": "not_found",
 }
 """Every view with something in it, and a text that it shows then."""

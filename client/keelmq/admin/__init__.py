@@ -1,6 +1,7 @@
 """Administration of a cluster: `Admin`, and the structs that it returns."""
 
 from keelmq.admin.admin import PAGE_MAX, Admin, ResetTo
+from keelmq.admin.audit import AuditFilter, AuditPage, AuditRecord
 from keelmq.admin.backups import BackupBegun
 from keelmq.admin.changes import (
     ClusterMember,
@@ -66,6 +67,9 @@ __all__ = [
     "Admin",
     "Alarm",
     "AssignedQueue",
+    "AuditFilter",
+    "AuditPage",
+    "AuditRecord",
     "BackupBegun",
     "ClusterDefinitions",
     "ClusterMember",

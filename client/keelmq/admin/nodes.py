@@ -1,6 +1,9 @@
-"""Administration calls about the node that is asked: its clients and its log level, and their answers."""
+"""Administration calls about the node that is asked: its clients, its log level and its audit, and their answers."""
 
-from keelmq.admin.calls import AdminCalls
+import msgspec
+
+from keelmq.admin.audit import AuditFilter, AuditPage
+from keelmq.admin.calls import AdminCalls, query_of
 from keelmq.admin.view import View
 from keelmq.limits import CLIENTS_MAX
 from keelmq.transport.connection import Connection
@@ -60,3 +63,13 @@ class NodeCalls:
         """
         body = {"level": level, "logger": logger}
         return await self._calls.view(LogLevel, "PUT", "/v1/cluster/log-level", body, anywhere=True)
+
+    async def audit(
+        self, wanted: AuditFilter | None = None, *, limit: int | None = None, after: str | None = None
+    ) -> AuditPage:
+        """Return a page of the audit of the node, the newest record first; `limit` is 1 to 500. Needs the permission
+        `admin` on the cluster.
+        """
+        given = query_of({**msgspec.structs.asdict(wanted or AuditFilter()), "limit": limit, "after": after})
+        path = "/v1/audit"
+        return await self._calls.view(AuditPage, "GET", f"{path}?{given}" if given else path, anywhere=True)

@@ -18,6 +18,16 @@ def parse_duration(text: str, option: str) -> int:
     return int(found[1]) * _UNITS_MS[found[2]]
 
 
+def parse_past(text: str, option: str, now_ms: int) -> int:
+    """Parse how long ago (1h, 15m; with a unit), or a time as parse_time does, to Unix milliseconds. Raises
+    BadParameter.
+    """
+    found = _DURATION.fullmatch(text.strip())
+    if found is not None and found[2] is not None:
+        return max(now_ms - int(found[1]) * _UNITS_MS[found[2]], 0)
+    return parse_time(text, option)
+
+
 def parse_time(text: str, option: str) -> int:
     """Parse Unix milliseconds, or ISO 8601 (UTC without an offset), to Unix milliseconds. Raises BadParameter."""
     if text.isascii() and text.isdigit() and len(text) <= 18:

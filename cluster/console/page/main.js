@@ -1,6 +1,8 @@
 // The page's addresses: each view has one, behind the #, and is drawn anew while its data changes.
 
+import { rights } from "./actions.js";
 import { ApiError, get, hasToken, setToken } from "./api.js";
+import { audit } from "./audit.js";
 import { el } from "./dom.js";
 import { group, groups } from "./groups.js";
 import { find, message } from "./messages.js";
@@ -24,6 +26,7 @@ const VIEWS = [
   [/^\/transactions$/, transactions, 5_000],
   [/^\/transactions\/([^/]+)$/, transaction, 5_000],
   [/^\/settings$/, settings, 0],
+  [/^\/audit$/, audit, 5_000],
   [/^\/find$/, find, 0],
   [/^\/messages\/([^/]+)$/, message, 0],
 ];
@@ -107,7 +110,8 @@ async function whom() {
     whom();
     draw(true);
   };
-  const cluster = await get("/v1/cluster").catch(() => ({}));
+  const [cluster, refused] = await Promise.all([get("/v1/cluster").catch(() => ({})), rights("cluster").then((may) => may("admin"), () => "nobody is known")]);
+  /** @type {HTMLElement} */ (document.getElementById("to-audit")).hidden = Boolean(refused);
   place.replaceChildren(...(cluster.cluster_id ? [`${cluster.cluster_id}, node ${cluster.node_id}`] : []), ...(hasToken() ? [" ", el("button", { onclick: signOut }, "Sign out")] : []));
 }
 

@@ -301,6 +301,7 @@ def test_the_routes_that_are_free_are_those_of_health_metrics_and_administration
         "/healthz",
         "/readyz",
         "/metrics",
+        "/v1/audit",
         "/v1/backups",
         "/v1/backups/{backup_id}",
         "/v1/transactions/{transaction_id}/resume",

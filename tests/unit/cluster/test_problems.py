@@ -105,6 +105,7 @@ def test_the_limits_are_the_documented_ones() -> None:
         f"`session_timeout_ms` {limits.SESSION_TIMEOUT_MS_MIN:,} to {limits.SESSION_TIMEOUT_MS_MAX:,}",
         f"`limit` 1 to {limits.LIST_MAX:,}",
         f"`limit` 1 to {limits.CLIENTS_MAX}, which is also the default",
+        f"| `limit` | 1 to {limits.AUDIT_RECORDS_MAX} (100) |",
         f"at most {limits.OFFSETS_MAX:,} offsets",
         f"at most {limits.GROUP_TOPICS_MAX} topics",
         f"at most {limits.GROUP_QUEUES_MAX:,} queues together",

@@ -115,6 +115,7 @@ READ = (
     Sent(_listing("clients", admin.ConnectedClient), "get", "/v1/cluster/clients"),
     Sent(admin.LogLevel, "get", "/v1/cluster/log-level"),
     Sent(admin.LogLevel, "put", "/v1/cluster/log-level"),
+    Sent(admin.AuditPage, "get", "/v1/audit"),
     Sent(admin.PrincipalInfo, "get", "/v1/principal"),
     Sent(_listing("users", admin.UserInfo), "get", "/v1/users"),
     Sent(admin.UserInfo, "get", USER),
@@ -137,7 +138,7 @@ ADMIN_MODULES = [
     for each in pkgutil.iter_modules(admin.__path__)
     if each.name not in NO_ANSWERS
 ]
-NOT_ON_THE_WIRE = {"PartResult", "PoppedMessage", "View"}
+NOT_ON_THE_WIRE = {"AuditFilter", "PartResult", "PoppedMessage", "View"}
 
 
 @pytest.fixture
