@@ -269,7 +269,7 @@ class Core:
         time (docs/decisions.md, 40); None for other commands. Raises Refused, or as `require_leader` does. Reads no
         file of the log.
         """
-        if sum(map(len, blocks)) < SOUGHT_BYTES_MIN or len(blocks) > SOUGHT_BLOCKS_MAX:
+        if not blocks or sum(map(len, blocks)) < SOUGHT_BYTES_MIN or len(blocks) > SOUGHT_BLOCKS_MAX:
             return None
         self.require_leader()
         before = self.state.carried_out(command)

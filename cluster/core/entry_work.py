@@ -1,6 +1,7 @@
 """Weighs what a command costs apply beyond its own bytes: costly ones must not share an entry, applied as a whole."""
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from store.commands.entry import Command
 from store.commands.groups import CloneOffsets, ResetOffsets
@@ -18,19 +19,36 @@ REBALANCED_PER_ROW: Final = 16
 
 def further_work_bytes(command: Command, state: StateMachine) -> int:
     """Return the bytes of commands that cost apply as much as what the command carries out of the state."""
-    if isinstance(command, Decide):
-        return state.transaction_bytes(command.transaction_id) if command.decision == "commit" else 0
-    if isinstance(command, ResetOffsets):
-        return RESET_BYTES * len(command.offsets)
-    if isinstance(command, CloneOffsets):
-        return RESET_BYTES * state.queues_read(command.source, command.topic)
-    if isinstance(command, PutTopic | DeleteTopic):
-        topic = state.topic(command.topic)
-        queues = 0 if topic is None else topic.queues
-        if isinstance(command, PutTopic):
-            queues = max(0, (command.queues or queues) - queues)
-        if not queues:
-            return 0
-        rebalanced = state.rebalanced_with(command.topic) // REBALANCED_PER_ROW
-        return ROW_BYTES * (rebalanced + queues * state.readers(command.topic))
-    return 0
+    weigh = _WEIGHED.get(type(command))  # a look-up, since every proposal passes here
+    return 0 if weigh is None else weigh(command, state)
+
+
+def _of_decision(command: Decide, state: StateMachine) -> int:
+    return state.transaction_bytes(command.transaction_id) if command.decision == "commit" else 0
+
+
+def _of_growth(command: PutTopic, state: StateMachine) -> int:
+    topic = state.topic(command.topic)
+    return 0 if topic is None else _of_queues(command.topic, (command.queues or topic.queues) - topic.queues, state)
+
+
+def _of_deletion(command: DeleteTopic, state: StateMachine) -> int:
+    topic = state.topic(command.topic)
+    return 0 if topic is None else _of_queues(command.topic, topic.queues, state)
+
+
+def _of_queues(topic: str, queues: int, state: StateMachine) -> int:
+    """Return what it costs to add queues to the readers of the topic, or to take them away."""
+    if queues <= 0:
+        return 0
+    rebalanced = state.rebalanced_with(topic) // REBALANCED_PER_ROW
+    return ROW_BYTES * (rebalanced + queues * state.readers(topic))
+
+
+_WEIGHED: Final[dict[type, Callable[[Any, StateMachine], int]]] = {
+    Decide: _of_decision,
+    ResetOffsets: lambda command, _: RESET_BYTES * len(command.offsets),
+    CloneOffsets: lambda command, state: RESET_BYTES * state.queues_read(command.source, command.topic),
+    PutTopic: _of_growth,
+    DeleteTopic: _of_deletion,
+}

@@ -141,12 +141,13 @@ class TransactionBatchApi:
         ids = [core.new_id() if half.transaction_id is None else half.transaction_id for half in halves]
         outcomes = await self._carry_out(await self._proposals(request, halves, ids))
         results: list[PreparedOne] = []
+        producers: dict[str, None] = {}  # hardly ever more than one
         for half, transaction_id, outcome in zip(halves, ids, outcomes, strict=True):
             if isinstance(outcome, Exception):
                 problem = problem_of_part(outcome, request).document()
                 results.append(PreparedOne(transaction_id=transaction_id, problem=problem))
                 continue
-            core.note_producer(request, half.producer_group)
+            producers[half.producer_group] = None
             prepared: Prepared = outcome.result
             if not prepared.duplicate:
                 core.metrics.prepared.inc()
@@ -158,6 +159,8 @@ class TransactionBatchApi:
                     receipt=receipt_of(outcome),
                 )
             )
+        for group in producers:
+            core.note_producer(request, group)
         return _answer(request, PreparedAllView(results=results))
 
     async def decide_all(self, request: web.Request) -> web.Response:

@@ -149,9 +149,11 @@ def encode_entries(entries: Sequence[Entry], *, compressed: bool = False) -> Blo
         raise LimitExceeded("invalid_request", "a batch needs at least one message")
     if len(entries) > BATCH_MESSAGES_MAX:
         raise LimitExceeded("batch_too_large", f"{len(entries)} messages in a batch, {BATCH_MESSAGES_MAX} are allowed")
-    keys = sum([len(entry[KEYS_FIELD]) for entry in entries if len(entry) > KEYS_FIELD])
-    keys += sum([entry[MESSAGE_ID_FIELD] is not None for entry in entries if len(entry) > MESSAGE_ID_FIELD])
-    check_key_count(keys)
+    keys = 0
+    if max(map(len, entries)) > KEYS_FIELD:  # plain entries end before their keys
+        keys = sum([len(entry[KEYS_FIELD]) for entry in entries if len(entry) > KEYS_FIELD])
+        keys += sum([entry[MESSAGE_ID_FIELD] is not None for entry in entries if len(entry) > MESSAGE_ID_FIELD])
+        check_key_count(keys)
     data = _encode(entries)
     if len(data) > BLOCK_BYTES_MAX:
         raise LimitExceeded("batch_too_large", f"the batch has {len(data)} bytes, {BLOCK_BYTES_MAX} are allowed")

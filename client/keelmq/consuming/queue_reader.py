@@ -221,8 +221,7 @@ class QueueReader:
         messages = pulled.messages
         if pulled.min_offset > self._fetch_offset and self._handling.on_expired is not None:
             self._handling.on_expired(*self.place, self._fetch_offset, pulled.min_offset)
-        for message in messages:
-            self._progress.add(message.offset, len(message.body))
+        self._progress.add([message.offset for message in messages], [len(message.body) for message in messages])
         self._ready.extend(messages)
         self._fetch_offset = pulled.next_offset
         if messages:
@@ -235,10 +234,7 @@ class QueueReader:
             while messages := await self._take():
                 if not await self._handle_until_done(call, messages):
                     return
-                moved = False
-                for message in messages:
-                    moved = self._progress.finish(message.offset) or moved
-                if moved:
+                if self._progress.finish([message.offset for message in messages]):
                     self._space.set()
                     self._handling.on_progress()
         finally:

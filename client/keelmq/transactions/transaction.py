@@ -279,27 +279,22 @@ class TransactionProducer:
         if check_after_ms is not None:
             check_range("check_after_ms", check_after_ms, 0, CHECK_AFTER_MAX_MS)
         deadline = Deadline(self._send_timeout_ms)
-        batches = await self._batches(transaction_id, given, deadline, compress)
+        batches, unpacked_bytes = await self._batches(transaction_id, given, deadline, compress)
         body = wire.encode_msgpack(
             wire.HalfRequest(transaction_id, self.group, batches, self.client_id, check_after_ms)
         )
         if len(body) > REQUEST_BYTES_MAX:
             raise LimitExceeded("request_too_large", f"{len(body)} bytes, {REQUEST_BYTES_MAX} are allowed")
-        half = Half(
-            transaction_id,
-            body,
-            len(batches),
-            len(given),
-            _keys_of(given),
-            sum(batch.uncompressed_bytes or len(batch.block) for batch in batches),
-        )
+        half = Half(transaction_id, body, len(batches), len(given), _keys_of(given), unpacked_bytes)
         prepared = await self._halves.send(half, deadline)
         return Transaction(id=transaction_id, producer_group=self.group, messages=given), prepared
 
     async def _batches(
         self, transaction_id: str, messages: Sequence[object], deadline: Deadline, compress: bool
-    ) -> list[wire.HalfBatch]:
-        """Return one batch per topic, queue and delay, in the order of their first appearance."""
+    ) -> tuple[list[wire.HalfBatch], int]:
+        """Return one batch per topic, queue and delay, in the order of their first appearance, and their size in bytes
+        without compression.
+        """
         if not messages:
             raise InvalidRequest("invalid_request", "a transaction needs at least one message")
         if len(messages) > REQUEST_MESSAGES_MAX:
@@ -334,7 +329,7 @@ class TransactionProducer:
             raise LimitExceeded(
                 "request_too_large", f"{unpacked_bytes} bytes of messages, {REQUEST_BYTES_MAX} are allowed"
             )
-        return batches
+        return batches, unpacked_bytes
 
     async def _end(self, transaction_id: str, decision: Decision, receipt: Receipt) -> TransactionResult:
         commit = decision is Decision.COMMIT

@@ -5,6 +5,7 @@ request. A call with less time left than answers take is not sent (answer_time.p
 """
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Sequence
 from typing import Final, Generic, Protocol, TypeVar
@@ -52,15 +53,19 @@ class CallLike(Protocol[Asked, Result]):
 
 
 class Waiting(Generic[Item, Result]):
-    """A pending call with its future. `size` is its share of the size limit of a request."""
+    """A pending call with its future. `size` is its share of the size limit of a request.
 
-    __slots__ = ("deadline", "future", "item", "sent", "size")
+    `expires_s` is the loop time at which the call fails if its request has not ended by then.
+    """
 
-    def __init__(self, item: Item, size: int, deadline: Deadline) -> None:
+    __slots__ = ("deadline", "expires_s", "future", "item", "sent", "size")
+
+    def __init__(self, item: Item, size: int, deadline: Deadline, loop: asyncio.AbstractEventLoop) -> None:
         self.item = item
         self.size = size
         self.deadline = deadline
-        self.future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self.expires_s = loop.time() + deadline.remaining_s() + EXPIRY_GRACE_S
+        self.future: asyncio.Future[Result] = loop.create_future()
         self.sent = False
 
     def resolve(self, result: Result) -> None:
@@ -79,6 +84,40 @@ class Waiting(Generic[Item, Result]):
         else:
             end = f"too little is left of the {self.deadline.budget_ms:.0f} ms"
             self.fail(Unavailable("not_sent", f"{end}, nothing was sent: earlier calls wait for their answers"))
+
+
+class Expiries(Generic[Item, Result]):
+    """Expires the open calls of a lane with one timer for all: each call would pay for a timer of its own, and for
+    cancelling it.
+    """
+
+    def __init__(self) -> None:
+        self._open: set[Waiting[Item, Result]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._wakes_s = math.inf
+
+    def add(self, waiting: Waiting[Item, Result]) -> None:
+        self._open.add(waiting)
+        if waiting.expires_s < self._wakes_s:
+            self._wake_at(waiting.expires_s)
+
+    def remove(self, waiting: Waiting[Item, Result]) -> None:
+        self._open.discard(waiting)
+        if not self._open:
+            self._wake_at(math.inf)
+
+    def _wake_at(self, at_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._wakes_s = at_s
+        self._timer = None if at_s == math.inf else asyncio.get_running_loop().call_at(at_s, self._expire)
+
+    def _expire(self) -> None:
+        for waiting in self._open:
+            if waiting.expires_s <= self._wakes_s:
+                waiting.expire()
+        later = (waiting.expires_s for waiting in self._open if waiting.expires_s > self._wakes_s)
+        self._wake_at(min(later, default=math.inf))
 
 
 class CallLane(Generic[Item, Result]):
@@ -105,6 +144,7 @@ class CallLane(Generic[Item, Result]):
         self._count_max = count_max
         self._size_max = size_max
         self._answers = AnswerTime()
+        self._expiries: Expiries[Item, Result] = Expiries()
         self._waiting: deque[Waiting[Item, Result]] = deque()
         self._workers: set[asyncio.Task[None]] = set()
 
@@ -114,16 +154,15 @@ class CallLane(Generic[Item, Result]):
         Raises what the call raises when it is sent alone, and Unavailable (`not_sent`) when its time was over before it
         could be sent. Cancelling the call takes it back only while it waits to be sent.
         """
-        waiting: Waiting[Item, Result] = Waiting(item, size, deadline)
+        waiting: Waiting[Item, Result] = Waiting(item, size, deadline, asyncio.get_running_loop())
         self._waiting.append(waiting)
         if len(self._workers) < IN_FLIGHT_MAX:
             self._workers.add(asyncio.create_task(self._work()))
-        remaining_s = deadline.remaining_s() + EXPIRY_GRACE_S
-        expiry = asyncio.get_running_loop().call_later(remaining_s, waiting.expire)
+        self._expiries.add(waiting)
         try:
             return await waiting.future
         finally:
-            expiry.cancel()
+            self._expiries.remove(waiting)
 
     async def _work(self) -> None:
         # Starts one loop iteration after the first call was added, so all calls of that iteration go together.
@@ -140,9 +179,14 @@ class CallLane(Generic[Item, Result]):
         """Take the pending calls of the next request, without abandoned ones; at least one if any is left."""
         group: list[Waiting[Item, Result]] = []
         size = 0
+        needed_s, budget_ms = 0.0, -1.0
         while self._waiting and len(group) < self._count_max:
             waiting = self._waiting[0]
-            if waiting.deadline.remaining_s() < self._answers.needed_s(waiting.deadline.budget_ms / 1000):
+            deadline = waiting.deadline
+            if deadline.budget_ms != budget_ms:  # hardly ever differs between the calls of a lane
+                budget_ms = deadline.budget_ms
+                needed_s = self._answers.needed_s(budget_ms / 1000)
+            if deadline.remaining_s() < needed_s:
                 waiting.expire()
             if not waiting.future.done():
                 if group and size + waiting.size > self._size_max:

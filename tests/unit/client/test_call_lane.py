@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -23,8 +24,10 @@ from keelmq.producing import half_sender
 from keelmq.producing.half_sender import Half
 from keelmq.transactions.decision import Decision, Transaction
 from keelmq.transactions.transaction import Outcome, TransactionProducer, TransactionResult
+from keelmq.transport.call_lane import EXPIRY_GRACE_S, Expiries, Waiting
 from keelmq.transport.connection import Connection
 from keelmq.transport.http1 import ExchangeFailed, HttpResponse
+from keelmq.transport.retry import Deadline
 from tests.patience import CALL_PATIENCE_MS, PATIENCE_S
 from tests.unit.client.scripted import (
     RECEIPT,
@@ -35,7 +38,9 @@ from tests.unit.client.scripted import (
     msgpack_answer,
     problem,
 )
+from tests.unit.client.virtual_time import run_in_virtual_time
 
+BUDGETS_MS = (300, 100, 200, 900, 500)
 HALVES, DECISIONS = "/v1/transactions/batch", "/v1/transactions/decisions"
 
 Part = Callable[[str], HttpResponse | None]
@@ -304,6 +309,29 @@ async def test_who_waits_behind_requests_that_hang_is_told_in_time_that_nothing_
         assert all(isinstance(each, UnknownOutcome) for each in ended)
         broker.held.set()
     assert not any(b"\xa19" in request.body for request in posts(transport))  # given up before it was sent
+
+
+def test_each_call_expires_at_its_own_time_although_one_timer_watches_all() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
+        expiries: Expiries[int, Any] = Expiries()
+        calls = [Waiting[int, Any](budget_ms, 1, Deadline(budget_ms, loop.time), loop) for budget_ms in BUDGETS_MS]
+        ended_at_ms: dict[int, float] = {}
+
+        def ended(call: Waiting[int, Any], _: object) -> None:
+            ended_at_ms[call.item] = round((loop.time() - begun_s - EXPIRY_GRACE_S) * 1000, 3)
+
+        for call in calls:
+            call.future.add_done_callback(partial(ended, call))
+            expiries.add(call)
+        calls[BUDGETS_MS.index(200)].future.set_result(None)  # answered in time
+        expiries.remove(calls[BUDGETS_MS.index(200)])
+        results = await asyncio.gather(*(call.future for call in calls), return_exceptions=True)
+        assert [type(each) for each in results] == [type(None) if ms == 200 else Unavailable for ms in BUDGETS_MS]
+        assert ended_at_ms == {ms: -EXPIRY_GRACE_S * 1000 if ms == 200 else ms for ms in BUDGETS_MS}
+
+    run_in_virtual_time(main())
 
 
 async def test_a_closed_connection_ends_every_call() -> None:

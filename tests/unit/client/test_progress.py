@@ -19,13 +19,13 @@ def test_position_is_the_end_of_the_finished_prefix(data: st.DataObject, start: 
         unfinished = [offset for offset in fetched if offset not in finished]
         if waiting and (not unfinished or data.draw(st.booleans())):
             offset = waiting.pop(0)
-            progress.add(offset, sizes[offset])
+            progress.add([offset], [sizes[offset]])
             fetched.append(offset)
         else:
             offset = data.draw(st.sampled_from(unfinished))
             before = progress.position
             finished.add(offset)
-            assert progress.finish(offset) is (progress.position > before)
+            assert progress.finish([offset]) is (progress.position > before)
         expected = start
         while expected in finished:
             expected += 1
@@ -37,22 +37,21 @@ def test_position_is_the_end_of_the_finished_prefix(data: st.DataObject, start: 
 def test_a_gap_in_the_offsets_is_stepped_over() -> None:
     """The missing offsets expired before they were read."""
     progress = QueueProgress(5)
-    progress.add(100, 1)
+    progress.add([100], [1])
     assert progress.position == 5
-    assert progress.finish(100)
+    assert progress.finish([100])
     assert progress.position == 101
 
 
 def test_what_was_filtered_out_is_stepped_over_with_what_is_before_it() -> None:
     progress = QueueProgress(0)
-    for offset in (3, 7):
-        progress.add(offset, 1)
+    progress.add([3, 7], [1, 1])
     assert progress.reach(10)
     assert progress.position == 3, "nothing that was fetched is passed"
-    assert progress.finish(3)
+    assert progress.finish([3])
     assert progress.position == 7
     assert progress.reach(20) is False, "7 is not finished"
-    assert progress.finish(7)
+    assert progress.finish([7])
     assert progress.position == 20
     assert progress.reach(25)
     assert progress.position == 25
@@ -67,13 +66,15 @@ def test_position_is_the_first_message_that_is_not_finished(wanted: list[bool], 
     while fetched < len(wanted) or unfinished:
         if fetched < len(wanted) and (not unfinished or random.random() < 0.5):
             portion = random.randint(1, len(wanted) - fetched)
-            for offset in range(fetched, fetched + portion):
-                if wanted[offset]:
-                    progress.add(offset, 1)
-                    unfinished.append(offset)
+            offsets = [offset for offset in range(fetched, fetched + portion) if wanted[offset]]
+            progress.add(offsets, [1] * len(offsets))
+            unfinished.extend(offsets)
             fetched += portion
             progress.reach(fetched)
         else:
-            progress.finish(unfinished.pop(random.randrange(len(unfinished))))
+            random.shuffle(unfinished)
+            some = random.randint(1, len(unfinished))
+            progress.finish(unfinished[:some])
+            del unfinished[:some]
         assert progress.position == min(unfinished, default=fetched)
         assert progress.count == sum(wanted[progress.position : fetched])
