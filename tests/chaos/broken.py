@@ -35,6 +35,8 @@ def acks_alone() -> None:
 
     def count(self: Any, peer: int) -> None:
         self._library.set_match(peer, self._state.log.synced_index)
+        # Else it steps down once it is cut off, which on a busy machine is before it has answered anybody.
+        self._library.heard_from(peer)
 
     def durable_on(self: Any, index: int) -> tuple[int, ...]:
         return tuple(sorted([*self._state.peer_ids, self._state.node_id]))

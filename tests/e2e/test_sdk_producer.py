@@ -9,6 +9,7 @@ import pytest
 from keelmq import Admin, Connection, Message, Producer
 from keelmq.consuming.group_session import first_offset, pull
 from keelmq.errors import TopicNotFound, UnknownOutcome
+from keelmq.limits import WAIT_MS_MAX
 from keelmq.message import ReceivedMessage
 from tests.e2e import fixtures
 from tests.e2e.cluster_process import ClusterProcess
@@ -26,12 +27,14 @@ async def read_all(connection: Connection, topic: str) -> list[ReceivedMessage]:
     for queue in range(info.queues):
         place = (topic, queue)
         offset, end = await first_offset(connection, place, "earliest"), await first_offset(connection, place, "latest")
-        while offset < end:
-            messages = (
-                await pull(connection, place, offset, max_messages=1_000, max_bytes=1 << 20, wait_ms=0)
-            ).messages
-            found += messages
-            offset = messages[-1].offset + 1
+        async with asyncio.timeout(PATIENCE_S):
+            while offset < end:
+                # Another node may lead by now, which has not applied as much yet: then it waits.
+                pulled = await pull(
+                    connection, place, offset, max_messages=1_000, max_bytes=1 << 20, wait_ms=WAIT_MS_MAX
+                )
+                found += pulled.messages
+                offset = pulled.next_offset
     return found
 
 
