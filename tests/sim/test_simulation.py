@@ -24,8 +24,8 @@ from .stock_run import run_stock
 from .world import World
 
 ROOT = Path(__file__).parents[2]
-SEEDS = 24
-FRESH_SEEDS = 4
+SEEDS = 12
+FRESH_SEEDS = 6
 STOCK_SEEDS_MAX = 12
 
 
