@@ -41,6 +41,13 @@ HELD_BYTES_KEPT: Final = 4_096
 """Number of transactions, the newest undecided ones, whose `held_bytes` are known without a look into the index."""
 
 
+VALUES_KEPT: Final = 4_096
+VALUE_BYTES_KEPT: Final = 1_024
+"""Bounds of the undecided transactions whose values are kept in memory. Most are decided within milliseconds, and each
+look into the index costs several microseconds on every node.
+"""
+
+
 class HalfBatch(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     """A batch of a half transaction, and the location of its block."""
 
@@ -112,11 +119,13 @@ class TransactionTable:
         prepared = index.scan(keys.transaction_state(PREPARED, 0, ""), keys.transaction_state(PREPARED + 1, 0, ""))
         self.undecided = sum(1 for _ in prepared)
         self._held_bytes: dict[str, int] = {}
+        self._kept: dict[str, bytes] = {}
+        """Values in the index of the newest undecided transactions."""
 
     # Changes, during apply.
 
     def get(self, transaction_id: str) -> TransactionRecord | None:
-        value = self._index.get(keys.transaction(transaction_id))
+        value = self._kept.get(transaction_id) or self._index.get(keys.transaction(transaction_id))
         return _decode_record(value) if value is not None else None
 
     def add(self, transaction_id: str, record: TransactionRecord, headers: tuple[BatchHeader, ...]) -> None:
@@ -138,14 +147,21 @@ class TransactionTable:
         self._held_bytes[transaction_id] = held_bytes
         for batch in record.batches:
             self._references.add(batch.block, Holder.TRANSACTION)
-        self._index.put(keys.transaction(transaction_id), encoded_with_principal(record))
+        self.update(transaction_id, record)
         self._index.put(keys.transaction_state(PREPARED, record.prepared_at_ms, transaction_id), b"")
         self.undecided += 1
         self._index.put(keys.check(record.next_check_at_ms, transaction_id), b"")
 
     def update(self, transaction_id: str, record: TransactionRecord) -> None:
         """Store a changed record whose state stays the same; `set_next_check` and `decide` also change other keys."""
-        self._index.put(keys.transaction(transaction_id), encoded_with_principal(record))
+        value = encoded_with_principal(record)
+        self._index.put(keys.transaction(transaction_id), value)
+        if record.state == PREPARED and len(value) <= VALUE_BYTES_KEPT:
+            if len(self._kept) >= VALUES_KEPT and transaction_id not in self._kept:
+                del self._kept[next(iter(self._kept))]
+            self._kept[transaction_id] = value
+        else:
+            self._kept.pop(transaction_id, None)
 
     def set_next_check(self, transaction_id: str, record: TransactionRecord, next_check_at_ms: int) -> None:
         self._index.delete(keys.check(record.next_check_at_ms, transaction_id))
@@ -204,6 +220,7 @@ class TransactionTable:
             self._index.delete(key)
         self._index.delete(keys.transaction_state(record.state, record.prepared_at_ms, transaction_id))
         self._index.delete(keys.transaction(transaction_id))
+        self._kept.pop(transaction_id, None)
         if record.state not in _DECIDED:
             self._release(record)
 

@@ -1,16 +1,28 @@
 """Transactions are prepared, and then decided once."""
 
+from pathlib import Path
+
 import pytest
 
-from store.commands.entry import Command
+from store.commands.entry import Command, Proposal
 from store.commands.messages import Position
 from store.commands.topics import DeleteTopic, PutTopic
-from store.commands.transactions import ChecksRecorded, Decide, Decided, Discard, Discarded, Prepared, RecordChecks
+from store.commands.transactions import (
+    ChecksRecorded,
+    Decide,
+    Decided,
+    Discard,
+    Discarded,
+    Prepared,
+    RecordChecks,
+    ResumeTransaction,
+)
 from store.commands.views import TimelineEvent, TransactionView
 from store.errors import Refused
 from store.index import keys
 from store.limits import CHECK_AFTER_MAX_MS, CHECK_IMMUNITY_MS, TIMELINE_EVENTS_MAX
 from store.messages.topics import DISCARDED_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
+from store.transactions import table
 from tests.unit.store.replica import Replica, header, prepare, produce
 
 
@@ -315,3 +327,40 @@ def test_a_transaction_that_cannot_be_committed_holds_up_no_other(replica: Repli
     assert replica.one(Decide("tx1", "commit")) == Decided("tx1", "committed", (Position("orders", 0, 0, 1),))
     assert [check.transaction_id for check in replica.machine.due_checks(replica.now_ms, 10)] == ["tx0", "tx2"]
     assert replica.one(Discard(("tx0", "tx2"))) == Discarded(("tx0", "tx2"))
+
+
+@pytest.mark.parametrize("kept", [1, 2, 100])
+def test_what_is_kept_in_memory_is_what_the_index_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    """Each step leaves the same views and rows as where nothing is kept."""
+    large = [header(batch_id=f"h{number}") for number in range(40)]  # is not kept
+    steps: list[Command | Proposal] = [
+        prepare("a", header(batch_id="a")),
+        prepare("b", *large),
+        prepare("c", header(batch_id="c")),
+        *(Decide(each, "unknown") for each in "cab"),
+        RecordChecks(("c", "a"), "client", "poll", 1_000),
+        Discard(("a",)),
+        prepare("d", header(batch_id="d")),
+        ResumeTransaction("a", "ann", "why", 30_000),
+        Decide("a", "unknown"),
+        *(Decide(each, "rollback") for each in "ca"),
+        Decide("b", "commit"),
+        Decide("d", "commit"),
+    ]
+
+    def seen(name: str, values: int, value_bytes: int) -> list[object]:
+        monkeypatch.setattr(table, "VALUES_KEPT", values)
+        monkeypatch.setattr(table, "VALUE_BYTES_KEPT", value_bytes)
+        machine = Replica(tmp_path / name)
+        machine.do(PutTopic("orders", 2))
+        found: list[object] = []
+        for step in steps:
+            assert not isinstance(machine.one(step), Refused)
+            found.append([machine.machine.transaction(each) for each in "abcd"])
+            found.append(machine.dump())
+        machine.close()
+        return found
+
+    assert seen("kept", kept, table.VALUE_BYTES_KEPT) == seen("not", kept, 0)
