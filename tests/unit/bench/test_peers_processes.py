@@ -18,11 +18,13 @@ SERVER = "sleep 600 & exec sleep 600"
 BENCHMARK = """
 import sys, time
 from pathlib import Path
-from tests.bench.peers.processes import Guard, Sessions
+from tests.bench.peers.processes import Guard, Sessions, in_sessions
 with Guard() as guard:
     servers = Sessions(guard)
     for _ in range(2):
         servers.add(guard.start(["sh", "-c", sys.argv[1]], Path(sys.argv[2]) / "log").pid)
+    while len(in_sessions(servers.numbers)) < 4:  # a shell that is paused starts nothing more
+        time.sleep(0.01)
     servers.pause()
     print(*servers.numbers, flush=True)
     time.sleep(600)
