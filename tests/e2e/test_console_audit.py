@@ -97,6 +97,6 @@ def test_what_clients_wrote_is_text(closed: ClusterProcess, page: Page) -> None:
     assert leader.request("DELETE", f"/v1/topics/{quote(HOSTILE, safe='')}", headers=bearer("no" * 20)).status == 401
     recorded(leader, f"route={quote(HOSTILE)}")
     signed_in(page, leader, ADMINISTRATOR, "/audit?outcome=denied")
-    page.until(HOSTILE, "unauthenticated")
+    page.until(HOSTILE, "the token is not valid")
     assert "taken" not in page.driver.title
     assert page.driver.find_elements(By.CSS_SELECTOR, "main img") == []
