@@ -261,6 +261,8 @@ class RetentionService:
         them.
         """
         core = self._core
+        if core.state.is_paused:
+            return  # the index on disk may point at more of the log than the queries say
         # the log may end before the state's entry: only its own entries can be removed
         needed = min(core.state.log_floor, core.state.applied_index + 1, core.log.synced_index + 1)
         if not core.log.can_drop_before(needed):

@@ -19,6 +19,7 @@ from store.log.commit_log import CommitLog
 from store.log.dump import verify_log
 from store.log.record import KIND_CONFIG, KIND_ENTRY, Entry
 from store.state.machine import StateMachine
+from store.steps import Steps
 
 from .checkers import Violation
 from .checkers.corruption import check_corruption, corruption_case
@@ -45,8 +46,7 @@ _FAILURE = re.compile(r"(\w+) \S+: (write-back failed|Input/output error)")
 _READS = ("pread", "read_bytes")
 MAX_INDEX = 1 << 63
 HELD_US_MAX = 20_000
-"""A step may apply entries for the budget of raft/entries/applier.py, and one more: a few milliseconds in these runs.
-"""
+"""A step applies entries for the budget of raft/entries/applier.py, and a little more: milliseconds in these runs."""
 FIRST_WORD_US_MAX = 3_000_000
 """Maximum age, at its arrival, of the first report of a node's clock after it connected: no node measures its delay."""
 LOG_DIRECTORY = "/data/log"
@@ -65,11 +65,11 @@ class ObservedMachine(WakingStateMachine):
         self._cost_us = settings.apply_cost_us
         self._writes = WritesByCommand(self, index)
 
-    def _apply_entry(self, entry: Entry) -> list[Result | Refused]:
+    def _apply_entry(self, entry: Entry) -> Steps[list[Result | Refused]]:
         observer = self._observer
         with observer.finding():
             observer.safety.machine.on_apply(self._replica.node_id, entry.index, entry.term, entry.payload)
-        results = super()._apply_entry(entry)
+        results = yield from super()._apply_entry(entry)
         observer.archive.keep(entry)
         with observer.finding():
             observer.state_hash.on_applied(self._replica.node_id, entry.index, self.state_hash)
