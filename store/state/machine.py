@@ -3,8 +3,8 @@
 - `apply` is the only way state changes. Its effect is a function of the entries alone: not of the time, the number of
   calls, or the replica. A running hash over entries and results shows any violation.
 - A command that cannot be carried out gives `Refused` as its result and changes nothing.
-- Work that takes long pauses where its caller says so, between two commands of an entry or within one. Queries then see
-  a part of the entry's effects; `applied_index` and the hashes are those of before it.
+- Work that takes long pauses where its caller says so, between commands of an entry or within one. Queries then see a
+  part of the entry's effects; `applied_index` and the hashes are those of before it.
 - Any other exception leaves `apply`: memory and index may disagree then, and the process must stop. A restart begins
   at the state of the index on disk.
 - Applied is not durable: the commit log is. The index reaches the disk from time to time; a restart applies the entries
@@ -14,13 +14,16 @@
 import struct
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
-from typing import Final, NamedTuple
+from types import GeneratorType
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from store.commands.entry import IRREVERSIBLE, Command, DecodedEntry, Result, decode_entry
+from store.commands.groups import CommitOffsets
 from store.commands.messages import Produce
-from store.commands.transactions import Prepare
+from store.commands.pops import AckPopped
+from store.commands.transactions import Decide, Prepare
 from store.errors import CLOCK_IN_DOUBT, Refused
 from store.features import FEATURES, FIRST_LEVEL, read_level
 from store.groups.pops import Pops
@@ -54,8 +57,13 @@ WRITTEN_ROWS_MAX: Final = 1_000
 """No further entry is applied before the index write once this many rows have changed: a thousand rows are written in
 0.7 ms, which the caller's clock does not see before the write."""
 
+SMALL_PER_STEP: Final = 64
+"""Number of small commands in one step: half a millisecond. More than that share an entry only in a backlog."""
+
 HASH_BYTES: Final = 8
 _HASHED_HEADER: Final = struct.Struct(">QQBQ")
+_SMALL: Final = frozenset({Produce, Prepare, Decide, CommitOffsets, AckPopped})
+"""Commands of which many share an entry, where their bytes bound what they cost together (raft/proposals.py)."""
 
 
 class _Applied(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -157,6 +165,7 @@ class StateMachine(Queries):
         self._unflushed_entries = 0
         self._written_index = applied.index
         self._paused: Steps[list[list[Result | Refused]]] | None = None
+        self._has_paused = False
         self._may_go_on: Callable[[], bool] = lambda: True
         self.history = StateHistory(_digest(applied))
         self._log_times = tables.log_times
@@ -232,10 +241,12 @@ class StateMachine(Queries):
         `may_go_on()` is called after each entry: if it returns False, or if WRITTEN_ROWS_MAX rows have changed, the
         remaining entries are not applied, and the results are those of the first entries. It is also called within
         work that takes long, which pauses if it returns False: then there are no results yet, and the next call, with
-        the same first entries, goes on there. One index write holds all effects and the new `applied_index`; it is not
-        durable on return. Raises ValueError when the entries do not continue at `applied_index + 1` or are not entries.
+        the same first entries, goes on there and ends with that entry. One index write holds all effects and the new
+        `applied_index`; it is not durable on return. Raises ValueError when the entries do not continue at
+        `applied_index + 1` or are not entries.
         """
         self._may_go_on = may_go_on
+        self._has_paused = self._paused is not None
         steps, self._paused = self._paused or self._apply_in_steps(entries), None
         try:
             next(steps)
@@ -256,7 +267,7 @@ class StateMachine(Queries):
         results: list[list[Result | Refused]] = []
         for entry in entries:
             results.append((yield from self._apply_entry(entry)))
-            if self._index.staged_rows >= WRITTEN_ROWS_MAX or not self._may_go_on():
+            if self._has_paused or self._index.staged_rows >= WRITTEN_ROWS_MAX or not self._may_go_on():
                 break
         if results:
             if self._index.staged_rows > ITEMS_PER_STEP:
@@ -316,7 +327,7 @@ class StateMachine(Queries):
     def _carry_out(self, decoded: DecodedEntry, at: At) -> Steps[list[Result | Refused]]:
         results: list[Result | Refused] = []
         for ordinal, (command, block_offsets) in enumerate(zip(decoded.commands, decoded.block_offsets, strict=True)):
-            if ordinal:
+            if ordinal and (not ordinal % SMALL_PER_STEP or type(command) not in _SMALL):
                 yield
             mark = self._outcomes.mark()
             if decoded.principals:
@@ -324,8 +335,8 @@ class StateMachine(Queries):
             try:
                 if decoded.in_doubt and isinstance(command, IRREVERSIBLE):
                     raise Refused(CLOCK_IN_DOUBT, "the leader was not sure of the time; it is done once clocks agree")
-                result = self._handlers[type(command)](command, at, block_offsets)
-                results.append(result if isinstance(result, msgspec.Struct) else (yield from result))
+                result: Any = self._handlers[type(command)](command, at, block_offsets)
+                results.append((yield from result) if type(result) is GeneratorType else result)
                 if at.principal is not None:
                     self._outcomes.name(at.principal, mark)
             except Refused as refused:

@@ -18,7 +18,7 @@ from store.log.base import LogBase
 from store.log.record import Entry
 from store.messages.timers import Timer, TimerKey, Timers
 from store.snapshots.snapshot import SnapshotReader
-from store.state.machine import StateMachine
+from store.state.machine import SMALL_PER_STEP, StateMachine
 from store.steps import ITEMS_PER_STEP
 from tests.unit.store.counted_work import work_of
 from tests.unit.store.replica import Replica, dump, header, produce
@@ -120,6 +120,31 @@ def test_the_work_of_a_step_does_not_grow_with_the_commands_of_an_entry(replica:
     )
     assert (len(few), len(many)) == (FEW, MANY)
     assert max(many[:-1]) < max(few[:-1]) + LISTED * MANY, "the last step is the end of the entry"
+
+
+def test_a_call_that_goes_on_within_an_entry_ends_with_it(replica: Replica) -> None:
+    """Else each call would pause in the next entry, and none would be written or answered."""
+    replica.raise_level()
+    entries: Sequence[Entry] = [
+        replica.log.append(replica.now_ms, [PutTopic(f"{entry}-{each}", 1) for each in range(MANY)])
+        for entry in range(FEW)
+    ]
+    looks_per_call = MANY + MANY // 4  # a call carries out an entry and a part of the next one
+    answered: list[int] = []
+    while entries:
+        looks = iter([True] * looks_per_call)
+        results = replica.machine.apply(entries, lambda left=looks: next(left, False))  # type: ignore[misc]
+        entries = entries[len(results) :]
+        answered.append(len(results))
+    assert answered == [0, 2, 0, 2]
+
+
+def test_a_usual_entry_of_small_commands_is_applied_at_once(replica: Replica) -> None:
+    replica.raise_level()
+    replica.one(PutTopic("orders", 1))
+    usual = [produce(header(batch_id=f"b{each}")) for each in range(SMALL_PER_STEP)]
+    more = [produce(header(batch_id=f"c{each}")) for each in range(SMALL_PER_STEP + 1)]
+    assert (len(steps_of(replica, *usual)), len(steps_of(replica, *more))) == (1, 2)
 
 
 @pytest.mark.parametrize("delay_ms", [None, 1_000], ids=["at once", "delayed"])
