@@ -164,6 +164,8 @@ class StateMachine(Queries):
         self._flushed_position: int | None = None
         self._unflushed_entries = 0
         self._written_index = applied.index
+        self.shown_index = applied.index
+        """Index of the last entry of whose effects queries see some: above `applied_index` while one is half done."""
         self._paused: Steps[list[list[Result | Refused]]] | None = None
         self._has_paused = False
         self._may_go_on: Callable[[], bool] = lambda: True
@@ -280,6 +282,7 @@ class StateMachine(Queries):
         applied = self._applied
         if entry.index != applied.index + 1:
             raise ValueError(f"entry {entry.index} does not follow the applied index {applied.index}")
+        self.shown_index = entry.index
         touched = self._index.touched
         touched.clear()
         results: list[Result | Refused] = []

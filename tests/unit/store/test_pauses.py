@@ -186,6 +186,7 @@ def test_a_large_write_is_prepared_in_steps(replica: Replica, monkeypatch: pytes
 
     def noting() -> None:
         prepared.append(replica.index.staged_rows - replica.index._prepared_rows <= 1)
+        assert replica.machine.shown_index == replica.machine.applied_index
         commit()
 
     monkeypatch.setattr(replica.index, "commit", noting)
@@ -201,6 +202,7 @@ def test_queries_within_an_entry_see_a_part_of_it_and_a_restart_does_it_again(re
     entry = replica.log.append(replica.now_ms, [DeleteTopic("orders"), PutTopic("orders", 1)])
     assert replica.machine.apply([entry], never) == []
     assert replica.machine.is_paused
+    assert replica.machine.shown_index == entry.index
     assert replica.machine.topic("orders") is None
     assert [each.topic for each in replica.machine.offsets("g0") or ()] == ["%RETRY%g0"], "its offsets are not shown"
     assert (replica.machine.applied_index, replica.machine.state_hash) == (applied_index, state_hash)
