@@ -249,20 +249,20 @@ class StateMachine(Queries):
         """
         self._may_go_on = may_go_on
         self._has_paused = self._paused is not None
-        steps, self._paused = self._paused or self._apply_in_steps(entries), None
+        self._paused = steps = self._paused or self._apply_in_steps(entries)
         try:
             next(steps)
             while may_go_on():
                 next(steps)
         except StopIteration as end:
+            self._paused = None
             results: list[list[Result | Refused]] = end.value
             return results
-        self._paused = steps
         return []
 
     @property
     def is_paused(self) -> bool:
-        """True while queries may see effects of entries that are not in the index yet."""
+        """True while queries may see effects of entries that are not in the index yet: also after an exception."""
         return self._paused is not None
 
     def _apply_in_steps(self, entries: Sequence[Entry]) -> Steps[list[list[Result | Refused]]]:

@@ -216,6 +216,21 @@ def test_queries_within_an_entry_see_a_part_of_it_and_a_restart_does_it_again(re
     assert not replica.machine.is_paused
 
 
+def test_what_an_entry_has_done_before_it_failed_is_not_in_the_index(
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica.raise_level()
+    entry = replica.log.append(replica.now_ms, [PutTopic("orders", 1)])
+
+    def fails() -> None:
+        raise OSError("the index cannot be written")
+
+    monkeypatch.setattr(replica.index, "commit", fails)
+    with pytest.raises(OSError, match="cannot be written"):
+        replica.machine.apply([entry])
+    assert replica.machine.is_paused
+
+
 def test_entries_before_one_that_pauses_are_answered_with_it(replica: Replica) -> None:
     replica.raise_level()
     read_by(replica, FEW)
