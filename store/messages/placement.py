@@ -214,21 +214,23 @@ class Placement:
                 self._dedupe.remember_batch(topic.id, header.batch_id, placed)
         return placed
 
-    def deliver(self, topic: Topic, key: TimerKey, timer: Timer, at: At) -> Steps[int]:
-        """Append the messages of a timer that was just removed, in the first step; return the offset of the first
-        message.
+    def deliver(self, topic: Topic, key: TimerKey, timer: Timer, at: At) -> int:
+        """Append the messages of a timer that was just removed; return the offset of the first message. The caller goes
+        on with `remember_delivered`.
         """
         block = timer.block
         if timer.redelivery is not None:
             return self.redeliver(topic, block, timer.redelivery, at, timer.transaction_id)
         offset = self._append(topic, timer.queue, block, timer.count, timer.known, timer.keys, at, timer.transaction_id)
         self._messages.timer_fired(key, timer, offset)
-        placed = SeenBatch(timer.block_count, block.crc32c, block.length, timer.queue, offset, timer.count, timer.known)
         if timer.holds_batch_id:
-            self._dedupe.remember_batch(topic.id, block.batch_id, placed)
-        if timer.reserves:
-            yield from self._remember_messages(topic, timer.message_ids or (), placed)
+            self._dedupe.remember_batch(topic.id, block.batch_id, _delivered(timer, offset))
         return offset
+
+    def remember_delivered(self, topic: Topic, timer: Timer, offset: int) -> Steps[None]:
+        """Remember the explicit ids of messages that were delivered at `offset`."""
+        if timer.redelivery is None and timer.reserves:
+            yield from self._remember_messages(topic, timer.message_ids or (), _delivered(timer, offset))
 
     def redeliver(
         self, topic: Topic, block: BlockLocation, redelivery: Redelivery, at: At, transaction_id: str | None
@@ -348,6 +350,11 @@ class Placement:
                 yield
             seen = [(message_id, SeenMessage(placed.queue, offset)) for message_id, offset in portion]
             self._dedupe.remember_messages(topic.id, seen)
+
+
+def _delivered(timer: Timer, offset: int) -> SeenBatch:
+    block = timer.block
+    return SeenBatch(timer.block_count, block.crc32c, block.length, timer.queue, offset, timer.count, timer.known)
 
 
 def has_repeated_batches(headers: Sequence[BatchHeader]) -> bool:

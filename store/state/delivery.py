@@ -105,8 +105,9 @@ class Delivery:
         topic = self._topics.by_id(timer.topic_id)
         if topic is None:
             return None
-        offset = yield from self._placement.deliver(topic, key, timer, at)
+        offset = self._placement.deliver(topic, key, timer, at)
         position = Position(topic.name, timer.queue, offset, timer.count, key.due_ms)
         if timer.transaction_id is not None and timer.position is not None:
             self._transactions.set_position(timer.transaction_id, timer.position, position)
+        yield from self._placement.remember_delivered(topic, timer, offset)
         return position

@@ -12,6 +12,7 @@ from store.commands.groups import CommitOffsets, GiveBack, GivenBack, JoinGroup,
 from store.commands.messages import FireTimers, Produce
 from store.commands.pops import Pop
 from store.commands.topics import DeleteTopic, PutTopic
+from store.commands.transactions import Decide
 from store.features import FEATURES
 from store.index.index import Index
 from store.log.base import LogBase
@@ -21,7 +22,7 @@ from store.snapshots.snapshot import SnapshotReader
 from store.state.machine import SMALL_PER_STEP, StateMachine
 from store.steps import ITEMS_PER_STEP
 from tests.unit.store.counted_work import work_of
-from tests.unit.store.replica import Replica, dump, header, produce
+from tests.unit.store.replica import Replica, dump, header, prepare, produce
 from tests.versions import golden_log
 
 FEW, MANY = 4, 64
@@ -263,6 +264,18 @@ def test_a_timer_with_many_ids_that_are_sent_again_is_read_once(
         batch = header(batch_id=batch_id, count=MANY, message_ids=[f"m{each}" for each in range(MANY)])
         replica.one(produce(msgspec.structs.replace(batch, delay_ms=1_000)))
     assert len(read) == 1
+
+
+def test_a_transaction_knows_the_place_of_a_delayed_message_that_is_visible(replica: Replica) -> None:
+    replica.raise_level()
+    replica.one(PutTopic("orders", 1))
+    batch = header(count=IDS, message_ids=[f"m{each}" for each in range(IDS)])
+    replica.do(prepare("tx", msgspec.structs.replace(batch, delay_ms=1_000)), Decide("tx", "commit"))
+    replica.now_ms += 1_000
+    entry = replica.log.append(replica.now_ms, [FireTimers(1)])
+    assert replica.machine.apply([entry], never) == []
+    assert replica.machine.max_offset("orders", 0) == IDS
+    assert [each.offset for each in replica.machine.transaction("tx").positions] == [0]
 
 
 def test_timers_fire_in_steps(replica: Replica) -> None:
