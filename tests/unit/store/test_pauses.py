@@ -275,7 +275,25 @@ def test_a_transaction_knows_the_place_of_a_delayed_message_that_is_visible(repl
     entry = replica.log.append(replica.now_ms, [FireTimers(1)])
     assert replica.machine.apply([entry], never) == []
     assert replica.machine.max_offset("orders", 0) == IDS
-    assert [each.offset for each in replica.machine.transaction("tx").positions] == [0]
+    transaction = replica.machine.transaction("tx")
+    assert transaction is not None
+    assert [each.offset for each in transaction.positions] == [0]
+
+
+def test_a_trace_within_the_deletion_of_its_topic_leaves_nothing_behind(replica: Replica) -> None:
+    """What it looked up about groups would not be removed any more."""
+    replica.raise_level()
+    read_by(replica, FEW)
+    groups, topic = replica.machine._groups, replica.machine._topics.require("orders")
+    walk = groups.passed(topic, 0, 0)
+    assert next(walk) is None
+    entry = replica.log.append(replica.now_ms, [DeleteTopic("orders")])
+    while any(topic.id in topics for topics in groups._history._passes.values()):
+        assert replica.machine.apply([entry], never) == []
+    assert replica.machine.apply([entry], never) == []
+    assert [*walk] == [None] * (2 * FEW - 1)
+    replica.machine.apply([entry])
+    assert not any(topic.id in topics for topics in groups._history._passes.values())
 
 
 def test_timers_fire_in_steps(replica: Replica) -> None:
