@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cluster.core.long_poll import AppliedWaiters, WakingStateMachine
+from cluster.core.long_poll import AppliedWaiters
 from raft.health.clock_agreement import READING_INTERVALS
 from raft.library import LEADER, ROLE_NAMES
 from raft.messages import AppendReply, PreVoteReply, SnapshotBegin, SnapshotReject, TimeoutNow, VoteReply
@@ -33,6 +33,7 @@ from .checkers.state_hash import StateHash
 from .checkers.stored_rows import WritesByCommand
 from .checkers.true_time import TrueTime
 from .log_cuts import Archive
+from .pausing_machine import PausingMachine
 from .raft_rules import RaftRules
 from .raft_safety import Safety
 from .world import World
@@ -52,14 +53,13 @@ FIRST_WORD_US_MAX = 3_000_000
 LOG_DIRECTORY = "/data/log"
 
 
-class ObservedMachine(WakingStateMachine):
+class ObservedMachine(PausingMachine):
     """The real state machine. The checkers see each applied entry and its effects."""
 
     def __init__(
         self, observer: "Observer", replica: "Replica", index: Index, waiters: AppliedWaiters, settings: "Settings"
     ) -> None:
-        log_range_bytes = settings.services.log_range_bytes
-        super().__init__(index, waiters, flush_entries=settings.flush_entries, log_range_bytes=log_range_bytes)
+        super().__init__(replica.world.random_of(f"pauses {replica.node_id}"), index, waiters, settings)
         self._observer = observer
         self._replica = replica
         self._cost_us = settings.apply_cost_us

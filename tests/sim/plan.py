@@ -102,7 +102,7 @@ class Windows:
 
     @property
     def apply_budget_ms(self) -> int:
-        """0 where entries are applied one by one: then they pause wherever they may."""
+        """0 where entries are applied one by one: then they pause wherever they may, and not only at random."""
         return 0 if self.apply_bytes == 1 else raft.entries.applier.APPLY_BUDGET_MS
 
     @contextmanager
