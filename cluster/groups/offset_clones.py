@@ -1,4 +1,4 @@
-"""Clones of a group's offsets, in entries of a limited number of queues, as an entry is applied in one step."""
+"""Clones of a group's offsets, in entries of a limited number of queues, as a clone is applied in one step."""
 
 from collections.abc import Iterator
 from typing import Final

@@ -53,8 +53,9 @@ class Applier:
             results = self._apply(entries, lambda: now() < ends_at)
         except LogError as error:  # also DiskFull, which elsewhere says that nothing was changed
             raise LogFailed(f"entry {entries[0].index} or later cannot be applied here: {error}") from error
-        entries, self._to_apply = entries[: len(results)], entries[len(results) :]
-        if not entries:
+        if entries and not results:  # paused; without entries the log lacks what is committed, and that is an error
+            self._to_apply = entries
             return
+        entries, self._to_apply = entries[: len(results)], entries[len(results) :]
         state.library.last_applied = entries[-1].index
         self._proposing.resolve(entries, results)

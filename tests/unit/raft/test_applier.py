@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from raft.entries.applier import Applier
 from raft.entries.proposing import Proposing
 from raft.state import RaftState
@@ -59,3 +61,12 @@ def test_an_entry_that_paused_is_applied_on_and_answered_once() -> None:
     assert applied == [1, 1, 3, 3, 4]
     assert resolved.indexes == [2, 3, 4]
     assert log.reads == 1
+
+
+def test_a_log_that_lacks_what_is_committed_is_an_error() -> None:
+    """It would be asked again for ever."""
+    log = SimpleNamespace(entries=lambda _first, _max_bytes, last: [])
+    state = SimpleNamespace(commit_index=2, last_applied=1, log=log, library=SimpleNamespace(last_applied=1))
+    applier = Applier(cast(RaftState, state), lambda _entries, _may_go_on: [], cast(Proposing, Resolved()))
+    with pytest.raises(IndexError):
+        applier.apply_committed()
