@@ -64,7 +64,7 @@ def test_an_entry_that_paused_is_applied_on_and_answered_once() -> None:
 
 
 def test_a_log_that_lacks_what_is_committed_is_an_error() -> None:
-    """It would be asked again for ever."""
+    """Asking the log again would last for ever."""
     log = SimpleNamespace(entries=lambda _first, _max_bytes, last: [])
     state = SimpleNamespace(commit_index=2, last_applied=1, log=log, library=SimpleNamespace(last_applied=1))
     applier = Applier(cast(RaftState, state), lambda _entries, _may_go_on: [], cast(Proposing, Resolved()))

@@ -124,7 +124,7 @@ def test_the_work_of_a_step_does_not_grow_with_the_commands_of_an_entry(replica:
 
 
 def test_a_call_that_goes_on_within_an_entry_ends_with_it(replica: Replica) -> None:
-    """Else each call would pause in the next entry, and none would be written or answered."""
+    """Calls that pause in one entry after the other would write and answer none of them."""
     replica.raise_level()
     entries: Sequence[Entry] = [
         replica.log.append(replica.now_ms, [PutTopic(f"{entry}-{each}", 1) for each in range(MANY)])
@@ -281,7 +281,7 @@ def test_a_transaction_knows_the_place_of_a_delayed_message_that_is_visible(repl
 
 
 def test_a_trace_within_the_deletion_of_its_topic_leaves_nothing_behind(replica: Replica) -> None:
-    """What it looked up about groups would not be removed any more."""
+    """Passes of groups that are looked up then would not be removed any more."""
     replica.raise_level()
     read_by(replica, FEW)
     groups, topic = replica.machine._groups, replica.machine._topics.require("orders")
