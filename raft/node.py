@@ -85,7 +85,7 @@ class RaftNode:
         self._raft.own_copy.on_forgotten = partial(self.fall_silent, events.on_forgotten)
         self._raft.log_writer.on_feature_level = events.on_feature_level
         self.read_state = self._raft.snapshots.read
-        """Returns a reader of the state as of `applied_index`, whatever is applied meanwhile."""
+        """Returns a reader of the state as of `applied_index`, of whole entries, whatever is applied meanwhile."""
         self.durable_on = self._raft.replication.durable_on
         self.answering_voters = self._raft.replication.answering_voters
         """Leader: returns this node and the others that have answered lately and would vote."""

@@ -85,6 +85,9 @@ class RetentionService:
     async def _round(self) -> float:
         self._report_progress()
         await self.log_front.look()
+        # The index on disk may point at more of the log than the queries say within an entry.
+        while self._core.state.is_paused:  # noqa: ASYNC110 - for a few turns of the loop
+            await asyncio.sleep(0)
         self._drop_segments()  # first: the commands that follow may need the room that this makes
         await self._expire_all()
         await self._release_all()
@@ -258,7 +261,7 @@ class RetentionService:
 
     def _drop_segments(self) -> None:
         """Remove segments that neither the state nor any node needs, as far as this node's index on disk can do without
-        them.
+        them. No entry may be applied in part.
         """
         core = self._core
         # the log may end before the state's entry: only its own entries can be removed

@@ -21,8 +21,8 @@ from store.commands.pops import ExpirePopped, PopsExpired
 logger = logging.getLogger(__name__)
 
 TIMERS_PER_COMMAND: Final = 256
-"""Maximum number of timers that one command fires. Applying them takes about five milliseconds, in which the loop does
-nothing else."""
+"""Maximum number of timers that one command fires. Applying them takes about five milliseconds; other work of the loop
+comes in between, and their rows are written at once."""
 
 POPPED_PER_COMMAND: Final = 128
 """Maximum number of popped messages that one command gives back: each is read, and stored as a row."""

@@ -5,7 +5,8 @@
 * Pages of one address that are read from the log. Forty clients that take nothing of their answers would have forty
   pages in memory before the first counts as unread.
 * Rebalances of all groups. Applying a join or a leave looks at every member and every queue of its group, and hundreds
-  of members that come at once would be one entry of the log, which is applied whole.
+  of members that come at once would be one entry of the log.
+* Clones of offsets onto one group. Large ones are several entries, and those of two sources would mix.
 """
 
 import asyncio

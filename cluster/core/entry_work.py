@@ -1,4 +1,6 @@
-"""Weighs what a command costs apply beyond its own bytes: costly ones must not share an entry, applied as a whole."""
+"""Weighs what a command costs apply beyond its own bytes: costly ones must not share an entry, which is written
+and answered as a whole.
+"""
 
 from collections.abc import Callable
 from typing import Any, Final

@@ -11,7 +11,7 @@ from aiohttp import web
 from msgspec import Meta
 
 from cluster.budgets.pace import Pace
-from cluster.budgets.turns import ALL_GROUPS, REBALANCED_AT_ONCE
+from cluster.budgets.turns import ALL_GROUPS, REBALANCED_AT_ONCE, Turns
 from cluster.core.core import Core
 from cluster.groups.commit_rules import check_commit
 from cluster.groups.lists import AssignedQueueView, GroupLists, no_group, queue_views
@@ -138,6 +138,7 @@ class GroupCoordinator:
         self._core = core
         self._lists = GroupLists(core)
         self._expiry = SessionExpiry(core)
+        self._clone_turns = Turns(1)
         self._sessions = self._expiry.sessions
 
     def routes(self) -> list[Route]:
@@ -372,7 +373,8 @@ class GroupCoordinator:
         body = await read_json(request, self._core, _clone_decoder)
         topic = None if body.topic is None else check_topic(body.topic)
         self._core.access.require(request, "describe", permissions.group(check_group(body.source)))
-        cloned = await clone_offsets(self._core, CloneOffsets(group, body.source, topic), request)
+        async with self._core.turn(self._clone_turns, group, 1):
+            cloned = await clone_offsets(self._core, CloneOffsets(group, body.source, topic), request)
         pace, encoded = Pace(), []
         for offsets in cloned.offsets:
             encoded.append(json_items(committed_offsets(offsets)))

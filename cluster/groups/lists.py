@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from cluster.budgets.pace import Pace
 from cluster.core.core import Core
-from cluster.http.app import json_response
+from cluster.http.app import APPLIED_INDEX_HEADER, json_response
 from cluster.http.requests import Request, check_group, check_topic, parse_query
 from cluster.http.responses import Response, as_encoded, as_view, json_items
 from cluster.http.routes import Route, json_of
@@ -176,7 +176,7 @@ class GroupLists:
     async def show(self, request: web.Request) -> web.Response:
         """Answer with the details of a group. Only the leader answers, for the same reason as in `offsets`."""
         self._core.require_leader()
-        return json_response(self._detail(check_group(request.match_info["group"])))
+        return self._with_index(json_response(self._detail(check_group(request.match_info["group"]))))
 
     async def members(self, request: web.Request) -> web.Response:
         self._core.require_leader()
@@ -209,7 +209,14 @@ class GroupLists:
         more = last is not None and left == 0 and next(found, None) is not None
         offsets = as_encoded(GroupOffsetView, encoded)
         following = f"{last.topic}/{last.queue}" if last is not None and more else None
-        return json_response(GroupOffsetsView(offsets=offsets, next=following))
+        return self._with_index(json_response(GroupOffsetsView(offsets=offsets, next=following)))
+
+    def _with_index(self, response: web.Response) -> web.Response:
+        """Name the last entry that the offsets may come from, even if it is applied in part. A consumer requires it of
+        the pages that it reads from there: an earlier one may be of a deleted topic of the same name.
+        """
+        response.headers[APPLIED_INDEX_HEADER] = str(self._core.state.shown_index)
+        return response
 
     def _detail(self, group: str) -> GroupDetail:
         view: GroupView | None = self._core.state.group_head(group)

@@ -1,4 +1,4 @@
-"""Clones of a group's offsets, in entries of a limited number of queues, as an entry is applied in one step."""
+"""Clones of a group's offsets, in entries of a limited number of queues, as a clone is applied in one step."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -25,7 +25,9 @@ class Cloned(msgspec.Struct, frozen=True):
 
 async def clone_offsets(core: Core, command: CloneOffsets, by: web.Request) -> Cloned:
     """Clone the offsets: by one entry if they are at most CLONED_AT_ONCE, else topic by topic, each as it is by then. A
-    topic that is deleted meanwhile is left out.
+    topic that is deleted meanwhile is left out. The caller lets no two of them clone onto one group at a time, else the
+    group would get some topics of one source and some of the other; a turn on the leader is enough, since it alone
+    proposes, and what a former leader has proposed comes before that in the log.
 
     Raises as `Core.propose` does, with nothing changed if there is one entry, else with some topics cloned; repeating
     the call completes it, as long as the group has no members.

@@ -36,7 +36,8 @@ from store.log.errors import DiskFull
 logger = logging.getLogger(__name__)
 
 APPLIED_INDEX_HEADER: Final = "KeelMQ-Applied-Index"
-"""Header of the answer to a `GET`: index of an entry that this node had applied before it began to answer."""
+"""Header of the answer to a `GET`: index of an entry that this node had applied before it began to answer; with the
+offsets of a group, of the last entry of which they may show something."""
 
 CLIENT_GONE: Final = 499
 """Status of an answer whose client is gone."""
@@ -154,7 +155,7 @@ async def _handled(core: Core, request: web.Request, handler: Inner, address: st
     applied_index = core.raft.applied_index  # taken before the handler reads: its answer is at least as new
     response = await handler(request)
     if request.method == "GET" and not response.prepared:
-        response.headers[APPLIED_INDEX_HEADER] = str(applied_index)
+        response.headers.setdefault(APPLIED_INDEX_HEADER, str(applied_index))
     if isinstance(response, web.Response) and not response.prepared:
         return await _deliver(core, request, response, address)
     return response

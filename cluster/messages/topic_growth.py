@@ -1,4 +1,4 @@
-"""Puts topics, and grows them in entries of a limited number of rows: an entry is applied in one step of the loop."""
+"""Puts topics, and grows them in entries of a limited number of rows, as the rows of an entry are written at once."""
 
 from collections.abc import Callable
 from typing import Final

@@ -110,6 +110,9 @@ class BackupApi:
 
     async def begin(self, request: web.Request) -> web.Response:
         core = self._core
+        # What is said of the state beside the index has to be of the same entry.
+        while core.state.is_paused:  # noqa: ASYNC110 - for a few turns of the loop
+            await asyncio.sleep(0)
         core.require_bodies()
         core.require_replica()
         if not core.state.cluster_uid:

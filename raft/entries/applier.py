@@ -12,8 +12,9 @@ from store.log.record import Entry
 APPLY_BYTES = 1024 * 1024
 """Entries read at a time to be applied; a larger entry is read alone."""
 APPLY_BUDGET_MS = 4
-"""After this long the next entry is left to the next turn of the loop: votes, heartbeats and clients come in between,
-however much there is to apply. One entry is applied whole (docs/architecture.md says what one can cost)."""
+"""After this long what is left is left to the next turn of the loop: votes, heartbeats and clients come in between,
+however much there is to apply. Entries that cost much pause within (docs/architecture.md says what one step can cost).
+"""
 
 Apply = Callable[[Sequence[Entry], Callable[[], bool]], list[Any]]
 
@@ -22,8 +23,9 @@ class Applier:
     """Invariant: every committed entry is applied once, in order, and nothing else is. Loop-only."""
 
     def __init__(self, state: RaftState, apply: Apply, proposing: Proposing) -> None:
-        """`apply(entries, may_go_on)` applies the first entry, and the next ones while `may_go_on()` says so after
-        each; it must return one result per entry that it applied, and raise only when the node must stop.
+        """`apply(entries, may_go_on)` applies the first entries, as many as `may_go_on()` lets it; it must return one
+        result per entry that it applied, and raise only when the node must stop. Without any result it has paused: it
+        is called again with the same entries.
         """
         self._state = state
         self._apply = apply
@@ -36,7 +38,7 @@ class Applier:
         return self._state.last_applied < self._state.commit_index
 
     def apply_committed(self) -> None:
-        """Apply committed entries for APPLY_BUDGET_MS, at least one of them.
+        """Apply committed entries for APPLY_BUDGET_MS, which may end within one.
 
         Row 10: an exception of `apply` comes out of the step and stops the node; refusals are results.
         """
@@ -51,6 +53,9 @@ class Applier:
             results = self._apply(entries, lambda: now() < ends_at)
         except LogError as error:  # also DiskFull, which elsewhere says that nothing was changed
             raise LogFailed(f"entry {entries[0].index} or later cannot be applied here: {error}") from error
+        if entries and not results:  # paused; without entries the log lacks what is committed, and that is an error
+            self._to_apply = entries
+            return
         entries, self._to_apply = entries[: len(results)], entries[len(results) :]
         state.library.last_applied = entries[-1].index
         self._proposing.resolve(entries, results)

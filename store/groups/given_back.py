@@ -11,6 +11,7 @@ import msgspec
 from store.groups.queue_counts import QueueCounts
 from store.index import keys
 from store.index.index import Index
+from store.steps import Steps
 
 MarkOutcome = Literal["scheduled", "dead_lettered", "replayed"]
 REPLAYED: Final = "replayed"
@@ -92,6 +93,7 @@ class GivenBackMarks:
         self._index.delete_range(prefix, keys.after(prefix))
         self._counts.remove_group(group_id)
 
-    def forget_topic(self, topic_id: int) -> None:
+    def forget_topic(self, topic_id: int) -> Steps[None]:
         for place in self._counts.of_topic(topic_id):
+            yield
             self.forget(*place)

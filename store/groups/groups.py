@@ -55,6 +55,7 @@ from store.messages.outcomes import Event, Outcomes
 from store.messages.placement import At
 from store.messages.sorted_names import SortedNames
 from store.messages.topics import RETRY_PREFIX, Topic, Topics
+from store.steps import Steps
 
 KEYS_IN_RANGE_MIN: Final = 16
 """Number of keys from which on they are deleted as a range, which costs reads of the index for ever after."""
@@ -284,42 +285,47 @@ class Groups(GroupQueries):
             raise Refused(INVALID_REQUEST, detail)
         return self._reset(target if target is not None else self._create(command.group), offsets, at)
 
-    def topic_queues_changed(self, topic: Topic) -> None:
+    def topic_queues_changed(self, topic: Topic) -> Steps[None]:
         """Rebalance the groups that subscribe to a topic that was created, deleted, or has more queues."""
         for group in self._groups.subscribers(topic.name):
+            yield
             self._rebalance(group)
             self._store(group)
 
-    def topic_grown(self, topic: Topic, first_new_queue: int) -> None:
+    def topic_grown(self, topic: Topic, first_new_queue: int) -> Steps[None]:
         """Make groups that have read the topic read its new queues from their beginning, whatever the groups' start
         position is for unknown topics: a group without members must not miss messages of a new queue.
         """
         new_queues = range(first_new_queue, len(topic.ends))
         beginning = keys.u64(0)
         for group in self._groups.readers(topic.id):  # no mark is before the beginning
+            yield
             group.offsets.begin(topic.id, new_queues)
             prefix = keys.group_offsets_in(group.record.id, topic.id)
             self._index.put_all([(prefix + queue.to_bytes(2), beginning) for queue in new_queues])
-        self.topic_queues_changed(topic)
+        yield from self.topic_queues_changed(topic)
 
-    def topic_deleted(self, topic: Topic) -> None:
+    def topic_deleted(self, topic: Topic) -> Steps[None]:
         """Remove the topic's offsets; members lose its queues, and keep the subscription for a later topic of that
         name. Costs as much as the offsets that are removed.
         """
         readers = self._groups.forget_topic(topic.id)
         for group in readers:
+            yield
             self._history.forget_topic(group.record.id, topic.id)
         for group_id in self._leases.groups_holding(topic.id):
+            yield
             self._leases.revoke(group_id, topic.id)
-        self._marks.forget_topic(topic.id)
+        yield from self._marks.forget_topic(topic.id)
         for group in readers:
+            yield
             prefix = keys.group_offsets_in(group.record.id, topic.id)
             gone = [prefix + queue.to_bytes(2) for queue in group.offsets.remove_topic(topic.id)]
             if len(gone) < KEYS_IN_RANGE_MIN:
                 self._index.delete_all(gone)
             else:
                 self._index.delete_named(prefix, keys.after(prefix), gone)
-        self.topic_queues_changed(topic)
+        yield from self.topic_queues_changed(topic)
 
     def _reset(self, group: Group, offsets: tuple[QueueOffset, ...], at: At) -> OffsetsReset:
         changes = [(self._check_offset(item), item.queue, item.offset) for item in offsets]

@@ -178,7 +178,8 @@ class GroupQueries:
         """
         for group in sorted(self._groups.readers(topic.id), key=lambda each: each.name):
             yield None
-            is_there = self._groups.get(group.name) is group and (topic.id, queue) in group.offsets
+            is_there = self._topics.by_id(topic.id) is topic and self._groups.get(group.name) is group
+            is_there = is_there and (topic.id, queue) in group.offsets
             for passed in self._history.passed((group.record.id, topic.id, queue), offset) if is_there else ():
                 yield group.name, passed
 

@@ -15,6 +15,7 @@ from store.groups.leases import Leases
 from store.limits import OPERATOR_BYTES_MAX, REASON_BYTES_MAX
 from store.messages.message_index import MessageIndex
 from store.messages.topics import DLQ_PREFIX, RETRY_PREFIX, Topics
+from store.steps import finish
 
 
 class GroupRemoval:
@@ -53,7 +54,7 @@ class GroupRemoval:
             topic = self._topics.get(prefix + command.group)
             if topic is not None:
                 self._topics.remove(topic)
-                self._groups.topic_deleted(topic)
+                finish(self._groups.topic_deleted(topic))
                 self._messages.forget_topic(topic.id)
                 removed.append(topic.name)
         return GroupDeleted(command.group, tuple(removed))

@@ -17,7 +17,8 @@ import contextlib
 import errno
 import os
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Final, NamedTuple, cast
 
 from rocksdict import (
@@ -35,6 +36,7 @@ from store.errors import IndexDamaged, IndexOutdated
 from store.index import keys
 from store.index.staged_writes import StagedWrites
 from store.log.errors import DiskError, DiskFull
+from store.steps import ITEMS_PER_STEP, Steps
 
 FORMAT: Final = b"3"
 UPGRADED_FORMATS: Final = (b"2",)
@@ -80,6 +82,9 @@ class Index:
         loaded from the index may come at another place than a group that was just created. The reader that hashes the
         list clears it.
         """
+        self._batch: WriteBatch | None = None
+        """The write of the first `_prepared_rows` staged keys, while it is being prepared and until it is written."""
+        self._prepared_rows = 0
         self._write_options = WriteOptions()
         # The type stub declares disable_wal as a method; it is a property.
         self._write_options.disable_wal = True  # type: ignore[assignment, method-assign]
@@ -241,21 +246,31 @@ class Index:
                 if found is not None and found[0] == staged_key:
                     found = next(stored, None)
 
+    def prepare_commit(self) -> Steps[None]:
+        """Prepare the write that the next `commit` makes, so that it is left little to do. Until then only keys may be
+        staged that are not staged yet.
+        """
+        self._batch, rows = self._begin_batch(), iter(self._staged.items())
+        for _ in range(0, len(self._staged), ITEMS_PER_STEP):
+            _fill(self._batch, islice(rows, ITEMS_PER_STEP))
+            yield
+        self._prepared_rows = len(self._staged)
+
+    def _begin_batch(self) -> WriteBatch:
+        batch = WriteBatch(raw_mode=True)
+        for begin, end in self._writes.deleted_ranges:
+            batch.delete_range(begin, end)
+        return batch
+
     def commit(self) -> None:
         """Write all staged writes as one atomic write; not durable on return. Raises DiskFull or DiskError when RocksDB
         accepts no more writes, because an earlier flush did not fit or failed.
         """
         if not self._writes:
             return
-        batch = WriteBatch(raw_mode=True)
-        for begin, end in self._writes.deleted_ranges:
-            batch.delete_range(begin, end)
-        put = batch.put
-        for key, value in self._staged.items():
-            if value is None:
-                batch.delete(key)
-            else:
-                put(key, value)
+        batch, prepared = self._batch or self._begin_batch(), self._prepared_rows
+        self._batch, self._prepared_rows = None, 0
+        _fill(batch, islice(self._staged.items(), prepared, None))
         try:
             self._database.write(batch, self._write_options)
         except Exception as error:  # rocksdict raises nothing narrower: an earlier flush has failed
@@ -310,6 +325,15 @@ class Index:
                 yield key, value
             pairs.prev()
         pairs.status()  # raises if the pairs ended because they cannot be read
+
+
+def _fill(batch: WriteBatch, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
+    put = batch.put
+    for key, value in rows:
+        if value is None:
+            batch.delete(key)
+        else:
+            put(key, value)
 
 
 def _options() -> Options:

@@ -24,6 +24,7 @@ from store.index.index import Index
 from store.index.keys import KEY_HASH_BYTES as KEY_HASH_BYTES
 from store.messages.named_rows import encoded_with_principal
 from store.messages.timers import Timer, TimerKey
+from store.steps import Steps, portions
 
 RedeliveryEventName = Literal["given_back", "given_again", "dead_lettered", "replayed"]
 _KINDS: Final[tuple[RedeliveryEventName, ...]] = ("given_back", "replayed", "given_again", "dead_lettered")
@@ -131,11 +132,14 @@ class MessageIndex:
 
     def add_ids(
         self, topic_id: int, batch_id: str, message_ids: Sequence[str | None], skip: Iterable[int] = ()
-    ) -> None:
-        """Note the explicit ids of an accepted batch. The ordinals in `skip` are known already and left out."""
+    ) -> Steps[None]:
+        """Note the explicit ids of an accepted batch, except those of the ordinals in `skip`, which are known."""
         skipped = frozenset(skip)
         added = [(i, each) for i, each in enumerate(message_ids) if each is not None and i not in skipped]
-        self._index.put_all([(key, b"") for key in keys.batch_of_messages(topic_id, batch_id, added)])
+        for number, portion in enumerate(portions(added)):
+            if number:
+                yield
+            self._index.put_all([(key, b"") for key in keys.batch_of_messages(topic_id, batch_id, portion)])
 
     def add_keys(
         self, topic_id: int, queue: int, offset: int, hashes: Sequence[bytes], skip: Iterable[int], stored_at_ms: int

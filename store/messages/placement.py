@@ -28,6 +28,7 @@ from store.messages.outcomes import Event, MessagesOf, Outcomes, message_events,
 from store.messages.queues import Queues
 from store.messages.timers import Timer, TimerKey, Timers, check_delay, due_ms_of
 from store.messages.topics import DLQ_PREFIX, Topic, Topics, group_of, require_writable
+from store.steps import ITEMS_PER_STEP, Steps, finish, portions
 
 
 class At(NamedTuple):
@@ -142,10 +143,42 @@ class Placement:
     ) -> BatchPlaced:
         """Append the unknown messages of a batch, or schedule them. `batch.seen` must be up to date."""
         topic, header, seen = batch
+        if header.message_ids is not None:
+            return finish(self.place_in_steps(batch, block, at, transaction))
         if seen is not None and seen.is_of(header):
             return _placed(topic, header, seen, duplicate=True)
+        return _placed(topic, header, self._place(batch, (), block, at, transaction), duplicate=False)
+
+    def place_in_steps(
+        self, batch: CheckedBatch, block: BlockLocation, at: At, transaction: OfTransaction | None = None
+    ) -> Steps[BatchPlaced]:
+        """Place a batch as `place` does, its explicit ids in portions. They are found by the time that the messages are
+        visible.
+        """
+        topic, header, seen = batch
+        message_ids = header.message_ids
+        if message_ids is None:
+            return self.place(batch, block, at, transaction)
+        if seen is not None and seen.is_of(header):
+            return _placed(topic, header, seen, duplicate=True)
+        known = yield from self._known_messages(topic, header, due_ms_of(header, at.clock_ms))
+        yield from self._messages.add_ids(topic.id, header.batch_id, message_ids, (each.ordinal for each in known))
+        placed = self._place(batch, known, block, at, transaction)
+        if placed.appended and placed.offset is not None:
+            yield from self._remember_messages(topic, message_ids, placed)
+        return _placed(topic, header, placed, duplicate=not placed.appended)
+
+    def _place(
+        self,
+        batch: CheckedBatch,
+        known: tuple[KnownMessage, ...],
+        block: BlockLocation,
+        at: At,
+        transaction: OfTransaction | None,
+    ) -> SeenBatch:
+        """Append the messages of a batch, or schedule them, without the known ones."""
+        topic, header, seen = batch
         due_ms = due_ms_of(header, at.clock_ms)
-        known = self._known_messages(topic, header, due_ms) if header.message_ids is not None else ()
         appended = header.count - len(known)
         transaction_id = transaction.transaction_id if transaction is not None else None
         if not appended:
@@ -179,25 +212,25 @@ class Placement:
             placed = _seen(header, header.queue, offset, appended, known)
             if seen is None:
                 self._dedupe.remember_batch(topic.id, header.batch_id, placed)
-            if header.message_ids is not None:
-                self._remember_messages(topic, header.message_ids, placed)
-        if header.message_ids is not None:
-            self._messages.add_ids(topic.id, header.batch_id, header.message_ids, (each.ordinal for each in known))
-        return _placed(topic, header, placed, duplicate=not appended)
+        return placed
 
     def deliver(self, topic: Topic, key: TimerKey, timer: Timer, at: At) -> int:
-        """Append the messages of a timer that was just removed; return the offset of the first message."""
+        """Append the messages of a timer that was just removed; return the offset of the first message. The caller goes
+        on with `remember_delivered`.
+        """
         block = timer.block
         if timer.redelivery is not None:
             return self.redeliver(topic, block, timer.redelivery, at, timer.transaction_id)
         offset = self._append(topic, timer.queue, block, timer.count, timer.known, timer.keys, at, timer.transaction_id)
         self._messages.timer_fired(key, timer, offset)
-        placed = SeenBatch(timer.block_count, block.crc32c, block.length, timer.queue, offset, timer.count, timer.known)
         if timer.holds_batch_id:
-            self._dedupe.remember_batch(topic.id, block.batch_id, placed)
-        if timer.reserves:
-            self._remember_messages(topic, timer.message_ids or (), placed)
+            self._dedupe.remember_batch(topic.id, block.batch_id, _delivered(timer, offset))
         return offset
+
+    def remember_delivered(self, topic: Topic, timer: Timer, offset: int) -> Steps[None]:
+        """Remember the explicit ids of messages that were delivered at `offset`."""
+        if timer.redelivery is None and timer.reserves:
+            yield from self._remember_messages(topic, timer.message_ids or (), _delivered(timer, offset))
 
     def redeliver(
         self, topic: Topic, block: BlockLocation, redelivery: Redelivery, at: At, transaction_id: str | None
@@ -273,16 +306,23 @@ class Placement:
         self._outcomes.add(Event("PUBLISH", None, topic.name, queue, offset, messages=messages))
         return offset
 
-    def _known_messages(self, topic: Topic, header: BatchHeader, due_ms: int | None) -> tuple[KnownMessage, ...]:
+    def _known_messages(self, topic: Topic, header: BatchHeader, due_ms: int | None) -> Steps[tuple[KnownMessage, ...]]:
         """Return the messages whose explicit id is known, or repeated within the batch."""
         message_ids = header.message_ids or ()
-        placed = self._dedupe.messages(topic.id, message_ids)
+        placed: dict[str, SeenMessage] = {}
+        for number, portion in enumerate(portions(message_ids)):
+            if number:
+                yield
+            placed.update(self._dedupe.messages(topic.id, portion))
         if not placed and not self._timers.counters.reserving and not _has_repeated(message_ids):
             return ()
         known: list[KnownMessage] = []
         in_batch: dict[str, int | None] = {}
+        queues: dict[TimerKey, int] = {}
         next_offset = topic.ends[header.queue]
         for ordinal, message_id in enumerate(message_ids):
+            if ordinal and not ordinal % ITEMS_PER_STEP:
+                yield
             if message_id is not None:
                 if message_id in in_batch:
                     known.append(KnownMessage(ordinal, header.queue, in_batch[message_id], due_ms))
@@ -291,7 +331,7 @@ class Placement:
                 if seen is not None:
                     known.append(KnownMessage(ordinal, seen.queue, seen.offset))
                     continue
-                waiting = self._timers.message(topic.id, message_id, ordinal)
+                waiting = self._timers.message(topic.id, message_id, ordinal, queues)
                 if waiting is not None:
                     known.append(waiting)
                     continue
@@ -299,19 +339,22 @@ class Placement:
             next_offset += 1
         return tuple(known)
 
-    def _remember_messages(self, topic: Topic, message_ids: Sequence[str | None], placed: SeenBatch) -> None:
+    def _remember_messages(self, topic: Topic, message_ids: Sequence[str | None], placed: SeenBatch) -> Steps[None]:
         """Remember the explicit ids of the appended messages."""
         skipped = {message.ordinal for message in placed.known}
         assert placed.offset is not None
         appended = [each for ordinal, each in enumerate(message_ids) if ordinal not in skipped]
-        self._dedupe.remember_messages(
-            topic.id,
-            [
-                (each, SeenMessage(placed.queue, offset))
-                for offset, each in enumerate(appended, placed.offset)
-                if each is not None
-            ],
-        )
+        explicit = [(each, offset) for offset, each in enumerate(appended, placed.offset) if each is not None]
+        for number, portion in enumerate(portions(explicit)):
+            if number:
+                yield
+            seen = [(message_id, SeenMessage(placed.queue, offset)) for message_id, offset in portion]
+            self._dedupe.remember_messages(topic.id, seen)
+
+
+def _delivered(timer: Timer, offset: int) -> SeenBatch:
+    block = timer.block
+    return SeenBatch(timer.block_count, block.crc32c, block.length, timer.queue, offset, timer.count, timer.known)
 
 
 def has_repeated_batches(headers: Sequence[BatchHeader]) -> bool:

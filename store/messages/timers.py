@@ -233,14 +233,18 @@ class Timers:
         key = self._key_at(keys.timer_of_batch(topic_id, batch_id))
         return self._existing(key).seen(key.due_ms) if key is not None else None
 
-    def message(self, topic_id: int, message_id: str, ordinal: int) -> KnownMessage | None:
+    def message(self, topic_id: int, message_id: str, ordinal: int, queues: dict[TimerKey, int]) -> KnownMessage | None:
         """Return where the waiting message with this explicit id will be, as the KnownMessage of `ordinal`; None if
-        none waits.
+        none waits. `queues` keeps the queues of timers for the next ids of a request: a timer may have them all.
         """
         if self.counters.reserving == 0:
             return None
         key = self._key_at(keys.timer_of_message(topic_id, message_id))
-        return KnownMessage(ordinal, self._existing(key).queue, None, key.due_ms) if key is not None else None
+        if key is None:
+            return None
+        if key not in queues:
+            queues[key] = self._existing(key).queue
+        return KnownMessage(ordinal, queues[key], None, key.due_ms)
 
     def find(self, topic_id: int, message_id: str) -> Found | None:
         """Return the waiting message with this id, explicit or `<batch_id>-<ordinal>`, if its timer reserves ids."""

@@ -17,6 +17,7 @@ from store.messages.outcomes import message_events, messages_of
 from store.messages.placement import At
 from store.messages.timers import Timer, TimerKey, left_out
 from store.state.tables import Tables
+from store.steps import Steps
 
 
 class Delivery:
@@ -29,13 +30,15 @@ class Delivery:
         self._messages = tables.messages
         self._outcomes = tables.outcomes
 
-    def fire(self, command: FireTimers, at: At) -> Fired:
+    def fire(self, command: FireTimers, at: At) -> Steps[Fired]:
         """Deliver the messages that are due by the clock of this entry."""
         positions: list[Position] = []
         dropped = 0
-        for key, timer in self._timers.due(at.clock_ms, command.limit, FIRED_IDS_MAX):
+        for number, (key, timer) in enumerate(self._timers.due(at.clock_ms, command.limit, FIRED_IDS_MAX)):
+            if number:
+                yield
             self._timers.remove(key, timer)
-            position = self._deliver(key, timer, at)
+            position = yield from self._deliver(key, timer, at)
             if position is None:
                 dropped += timer.count
                 self._note_dropped(timer)
@@ -98,7 +101,7 @@ class Delivery:
         messages = messages_of(timer.block, timer.count, timer.skip, only)
         self._outcomes.add(message_events("EXPIRE", None, None, None, timer.block, messages))
 
-    def _deliver(self, key: TimerKey, timer: Timer, at: At) -> Position | None:
+    def _deliver(self, key: TimerKey, timer: Timer, at: At) -> Steps[Position | None]:
         topic = self._topics.by_id(timer.topic_id)
         if topic is None:
             return None
@@ -106,4 +109,5 @@ class Delivery:
         position = Position(topic.name, timer.queue, offset, timer.count, key.due_ms)
         if timer.transaction_id is not None and timer.position is not None:
             self._transactions.set_position(timer.transaction_id, timer.position, position)
+        yield from self._placement.remember_delivered(topic, timer, offset)
         return position

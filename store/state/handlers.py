@@ -1,6 +1,6 @@
 """The handlers of the commands: each carries one command out on the tables, or refuses it with nothing changed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from store.commands.cluster import PutSettings
@@ -35,15 +35,18 @@ from store.groups.redelivery import Redeliveries
 from store.groups.removal import GroupRemoval
 from store.index import keys
 from store.messages.block_location import BlockLocation
-from store.messages.placement import At, has_repeated_batches
+from store.messages.placement import At, CheckedBatch, has_repeated_batches
 from store.state.delivery import Delivery
 from store.state.expiry import Expiry
 from store.state.release import Releases
 from store.state.tables import Tables
+from store.steps import Steps
 from store.transactions.transactions import Transactions
 
-Handler = Callable[[Any, At, tuple[int, ...]], Result]
-"""Carries out a command at its place in the log, with the offsets of its blocks in the entry. Raises Refused."""
+Handler = Callable[[Any, At, tuple[int, ...]], Result | Steps[Result]]
+"""Carries out a command at its place in the log, with the offsets of its blocks in the entry; in steps what takes long.
+Raises Refused.
+"""
 
 
 class Handlers:
@@ -102,28 +105,39 @@ class Handlers:
             CountBytes: lambda command, _at, _: expiry.count_bytes(command),
         }
 
-    def _put_topic(self, command: PutTopic, at: At, _: tuple[int, ...]) -> TopicPut:
+    def _put_topic(self, command: PutTopic, at: At, _: tuple[int, ...]) -> Steps[TopicPut]:
         known = self._topics.get(command.topic)
         queues = len(known.ends) if known is not None else 0
         topic, created = self._topics.put(command, at.clock_ms)
         if len(topic.ends) != queues:
-            self._groups.topic_grown(topic, queues)
+            yield from self._groups.topic_grown(topic, queues)
         return TopicPut(topic.info(), created)
 
-    def _delete_topic(self, command: DeleteTopic, _at: At, _: tuple[int, ...]) -> TopicDeleted:
+    def _delete_topic(self, command: DeleteTopic, _at: At, _: tuple[int, ...]) -> Steps[TopicDeleted]:
         topic = self._topics.delete(command)
-        self._groups.topic_deleted(topic)
+        yield from self._groups.topic_deleted(topic)
         self._messages.forget_topic(topic.id)
         return TopicDeleted(topic.name)
 
-    def _produce(self, command: Produce, at: At, block_offsets: tuple[int, ...]) -> Produced:
+    def _produce(self, command: Produce, at: At, block_offsets: tuple[int, ...]) -> Produced | Steps[Produced]:
         checked = self._placement.check(command.batches, transactional=False, clock_ms=at.clock_ms)
-        repeats = has_repeated_batches(command.batches)
+        if len(checked) > 1 or checked[0].header.message_ids is not None:
+            return self._place(checked, at, block_offsets)
+        block = BlockLocation.of(checked[0].header, at.position, block_offsets[0])
+        return Produced((self._placement.place(checked[0], block, at),))
+
+    def _place(self, checked: Sequence[CheckedBatch], at: At, block_offsets: tuple[int, ...]) -> Steps[Produced]:
+        repeats = has_repeated_batches([batch.header for batch in checked])
         placed: list[BatchPlaced] = []
         for batch, offset in zip(checked, block_offsets, strict=True):
+            if placed:
+                yield
             block = BlockLocation.of(batch.header, at.position, offset)
             now = self._placement.recheck(batch) if repeats and placed else batch
-            placed.append(self._placement.place(now, block, at))
+            if batch.header.message_ids is None:
+                placed.append(self._placement.place(now, block, at))
+            else:
+                placed.append((yield from self._placement.place_in_steps(now, block, at)))
         return Produced(tuple(placed))
 
     def _set_check_url(self, command: SetCheckUrl, _at: At, _: tuple[int, ...]) -> CheckUrlSet:

@@ -3,6 +3,8 @@
 - `apply` is the only way state changes. Its effect is a function of the entries alone: not of the time, the number of
   calls, or the replica. A running hash over entries and results shows any violation.
 - A command that cannot be carried out gives `Refused` as its result and changes nothing.
+- Work that takes long pauses where its caller says so, between commands of an entry or within one. Queries then see a
+  part of the entry's effects; `applied_index` and the hashes are those of before it.
 - Any other exception leaves `apply`: memory and index may disagree then, and the process must stop. A restart begins
   at the state of the index on disk.
 - Applied is not durable: the commit log is. The index reaches the disk from time to time; a restart applies the entries
@@ -12,13 +14,16 @@
 import struct
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
-from typing import Final, NamedTuple
+from types import GeneratorType
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from store.commands.entry import IRREVERSIBLE, Command, DecodedEntry, Result, decode_entry
+from store.commands.groups import CommitOffsets
 from store.commands.messages import Produce
-from store.commands.transactions import Prepare
+from store.commands.pops import AckPopped
+from store.commands.transactions import Decide, Prepare
 from store.errors import CLOCK_IN_DOUBT, Refused
 from store.features import FEATURES, FIRST_LEVEL, read_level
 from store.groups.pops import Pops
@@ -37,9 +42,10 @@ from store.state.handlers import Handlers
 from store.state.index_upgrade import upgrade
 from store.state.message_search import MessageSearch
 from store.state.queries import Queries
-from store.state.rows_hash import SUMMED, rows_hash
+from store.state.rows_hash import SUMMED, rows_hash, rows_hash_in_steps
 from store.state.state_history import StateDigest, StateHistory
 from store.state.tables import Tables
+from store.steps import ITEMS_PER_STEP, Steps
 
 FLUSH_LOG_BYTES: Final = 64 * 1024 * 1024
 """The index is flushed after this many bytes of log were applied ..."""
@@ -51,8 +57,13 @@ WRITTEN_ROWS_MAX: Final = 1_000
 """No further entry is applied before the index write once this many rows have changed: a thousand rows are written in
 0.7 ms, which the caller's clock does not see before the write."""
 
+SMALL_PER_STEP: Final = 64
+"""Number of small commands in one step: half a millisecond. More than that share an entry only in a backlog."""
+
 HASH_BYTES: Final = 8
 _HASHED_HEADER: Final = struct.Struct(">QQBQ")
+_SMALL: Final = frozenset({Produce, Prepare, Decide, CommitOffsets, AckPopped})
+"""Commands of which many share an entry, where their bytes bound what they cost together (raft/proposals.py)."""
 
 
 class _Applied(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -118,7 +129,7 @@ def applied_state(index: Index) -> AppliedState:
 
 class StateMachine(Queries):
     """The replicated state and its queries. Owned by one thread. Queries between two calls of `apply` see all effects
-    of the first call and none of the second.
+    of the first call and none of the second, unless the first one has paused.
     """
 
     def __init__(
@@ -152,6 +163,12 @@ class StateMachine(Queries):
         self._flush_log_bytes, self._flush_entries = flush_log_bytes, flush_entries
         self._flushed_position: int | None = None
         self._unflushed_entries = 0
+        self._written_index = applied.index
+        self.shown_index = applied.index
+        """Index of the last entry of whose effects queries see some: above `applied_index` while one is half done."""
+        self._paused: Steps[list[list[Result | Refused]]] | None = None
+        self._has_paused = False
+        self._may_go_on: Callable[[], bool] = lambda: True
         self.history = StateHistory(_digest(applied))
         self._log_times = tables.log_times
         self._take_level(self._level_applied())
@@ -224,24 +241,48 @@ class StateMachine(Queries):
         """Apply the entries after `applied_index`; return, per entry, the results of its commands in order.
 
         `may_go_on()` is called after each entry: if it returns False, or if WRITTEN_ROWS_MAX rows have changed, the
-        remaining entries are not applied, and the results are those of the first entries. One index write holds all
-        effects and the new `applied_index`; it is not durable on return. Raises ValueError when the entries do not
-        continue at `applied_index + 1` or are not entries.
+        remaining entries are not applied, and the results are those of the first entries. It is also called within
+        work that takes long, which pauses if it returns False: then there are no results yet, and the next call, with
+        the same first entries, goes on there and ends with that entry. One index write holds all effects and the new
+        `applied_index`; it is not durable on return. Raises ValueError when the entries do not continue at
+        `applied_index + 1` or are not entries.
         """
+        self._may_go_on = may_go_on
+        self._has_paused = self._paused is not None
+        self._paused = steps = self._paused or self._apply_in_steps(entries)
+        try:
+            next(steps)
+            while may_go_on():
+                next(steps)
+        except StopIteration as end:
+            self._paused = None
+            results: list[list[Result | Refused]] = end.value
+            return results
+        return []
+
+    @property
+    def is_paused(self) -> bool:
+        """True while queries may see effects of entries that are not in the index yet: also after an exception."""
+        return self._paused is not None
+
+    def _apply_in_steps(self, entries: Sequence[Entry]) -> Steps[list[list[Result | Refused]]]:
         results: list[list[Result | Refused]] = []
         for entry in entries:
-            results.append(self._apply_entry(entry))
-            if self._index.staged_rows >= WRITTEN_ROWS_MAX or not may_go_on():
+            results.append((yield from self._apply_entry(entry)))
+            if self._has_paused or self._index.staged_rows >= WRITTEN_ROWS_MAX or not self._may_go_on():
                 break
         if results:
+            if self._index.staged_rows > ITEMS_PER_STEP:
+                yield from self._index.prepare_commit()
             self._commit()
             self._flush_sometimes(entries[0], entries[len(results) - 1], len(results))
         return results
 
-    def _apply_entry(self, entry: Entry) -> list[Result | Refused]:
+    def _apply_entry(self, entry: Entry) -> Steps[list[Result | Refused]]:
         applied = self._applied
         if entry.index != applied.index + 1:
             raise ValueError(f"entry {entry.index} does not follow the applied index {applied.index}")
+        self.shown_index = entry.index
         touched = self._index.touched
         touched.clear()
         results: list[Result | Refused] = []
@@ -254,7 +295,7 @@ class StateMachine(Queries):
             if self._topics.counts_bytes:
                 self._log_times.note(entry.position, before_ms, applied.clock_ms)
             self._references.begin_entry(entry.index)
-            results = self._carry_out(decoded, self._at(entry))
+            results = yield from self._carry_out(decoded, self._at(entry))
             self._dedupe.end_entry(applied.clock_ms, by_age=not decoded.in_doubt)
             self._references.end_entry()
             self._topics.end_entry()
@@ -267,6 +308,10 @@ class StateMachine(Queries):
             header = entry.payload
             if not self.cluster_uid:
                 self._index.put(keys.META_CLUSTER, entry.payload)
+        if len(touched) > ITEMS_PER_STEP:
+            rows = yield from rows_hash_in_steps(touched, applied.rows_hash, summed=self._sums_rows)
+        else:
+            rows = rows_hash(touched, applied.rows_hash, summed=self._sums_rows)
         applied.index = entry.index
         applied.term = entry.term
         # The header holds the CRC of every block, so the blocks need not be hashed.
@@ -275,23 +320,26 @@ class StateMachine(Queries):
         applied.state_hash = blake2b(
             b"".join((applied.state_hash, place, header, said)), digest_size=HASH_BYTES
         ).digest()
-        applied.rows_hash = rows_hash(touched, applied.rows_hash, summed=self._sums_rows)
+        applied.rows_hash = rows
         self.history.note(entry.index, applied.state_hash, applied.rows_hash)
         return results
 
     def _at(self, entry: Entry) -> At:
         return At(entry.index, entry.term, entry.position, self._applied.clock_ms, self.feature_level)
 
-    def _carry_out(self, decoded: DecodedEntry, at: At) -> list[Result | Refused]:
+    def _carry_out(self, decoded: DecodedEntry, at: At) -> Steps[list[Result | Refused]]:
         results: list[Result | Refused] = []
         for ordinal, (command, block_offsets) in enumerate(zip(decoded.commands, decoded.block_offsets, strict=True)):
+            if ordinal and (not ordinal % SMALL_PER_STEP or type(command) not in _SMALL):
+                yield
             mark = self._outcomes.mark()
             if decoded.principals:
                 at = at._replace(principal=decoded.principals.get(ordinal))
             try:
                 if decoded.in_doubt and isinstance(command, IRREVERSIBLE):
                     raise Refused(CLOCK_IN_DOUBT, "the leader was not sure of the time; it is done once clocks agree")
-                results.append(self._handlers[type(command)](command, at, block_offsets))
+                result: Any = self._handlers[type(command)](command, at, block_offsets)
+                results.append((yield from result) if type(result) is GeneratorType else result)
                 if at.principal is not None:
                     self._outcomes.name(at.principal, mark)
             except Refused as refused:
@@ -306,6 +354,7 @@ class StateMachine(Queries):
         applied.next_group_id = self._groups.next_id
         self._index.put(keys.META_APPLIED, _encode(applied))
         self._index.commit()
+        self._written_index = applied.index
 
     def _flush_sometimes(self, first: Entry, last: Entry, entries: int) -> None:
         if self._flushed_position is None:
@@ -328,7 +377,7 @@ class StateMachine(Queries):
     def flush(self) -> int:
         """Bring the index to disk; return the applied index that is then durable."""
         self._index.flush(wait=True)
-        return self._applied.index
+        return self._written_index
 
     def _forget_outcomes(self, before: int) -> None:
         if before - self._applied.first_outcome >= OUTCOMES_REMOVED_MIN:

@@ -68,7 +68,7 @@ class Queries(QueriesOnGroups, ABC):
     @property
     @abstractmethod
     def applied_index(self) -> int:
-        """Index of the last entry whose effects the queries see."""
+        """Index of the last entry of which the queries see all effects. Of the next one they may see some."""
 
     @property
     def index_figures(self) -> IndexFigures:

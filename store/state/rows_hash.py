@@ -10,6 +10,8 @@ from typing import Final
 
 from crc32c import crc32c
 
+from store.steps import Steps, portions
+
 SUMMED: Final = "rows_hash_summed"
 """The feature by which the rows of an entry are summed and not sorted, which is five times as fast."""
 
@@ -19,6 +21,24 @@ def rows_hash(touched: Sequence[tuple[bytes, ...]], before: int, *, summed: bool
     value, one that is deleted its key alone, and a deleted range its two ends.
     """
     if summed:
-        total = sum(map(crc32c, map(b"".join, touched)))
-        return crc32c(total.to_bytes(8, "big"), before)
+        return _of_sum(_sum(touched), before)
     return crc32c(b"".join(chain.from_iterable(sorted(touched))), before)
+
+
+def rows_hash_in_steps(touched: Sequence[tuple[bytes, ...]], before: int, *, summed: bool) -> Steps[int]:
+    """Return `rows_hash`; sums are made in portions."""
+    if not summed:
+        return rows_hash(touched, before, summed=False)
+    total = 0
+    for portion in portions(touched):
+        yield
+        total += _sum(portion)
+    return _of_sum(total, before)
+
+
+def _sum(touched: Sequence[tuple[bytes, ...]]) -> int:
+    return sum(map(crc32c, map(b"".join, touched)))
+
+
+def _of_sum(total: int, before: int) -> int:
+    return crc32c(total.to_bytes(8, "big"), before)

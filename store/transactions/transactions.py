@@ -43,6 +43,7 @@ from store.messages.outcomes import Event, EventType, Outcomes, message_events, 
 from store.messages.placement import At, CarriedOut, CheckedBatch, OfTransaction, Placement
 from store.messages.queues import Queues
 from store.messages.topics import DISCARDED_TOPIC, HALF_TOPIC, Topics
+from store.steps import Steps
 from store.transactions.op_messages import append_decision
 from store.transactions.settings import ClusterSettings
 from store.transactions.table import (
@@ -76,7 +77,7 @@ class Transactions:
         self._settings = settings
         self._outcomes = outcomes
 
-    def prepare(self, command: Prepare, at: At, block_offsets: Sequence[int]) -> Prepared:
+    def prepare(self, command: Prepare, at: At, block_offsets: Sequence[int]) -> Steps[Prepared]:
         transaction_id = command.transaction_id
         recorded = self.table.get(transaction_id)
         if recorded is not None:
@@ -104,7 +105,7 @@ class Transactions:
             topic_id = self._topics.require(header.topic).id
             self._messages.add_half(topic_id, header.batch_id, transaction_id)
             if header.message_ids is not None:
-                self._messages.add_ids(topic_id, header.batch_id, header.message_ids)
+                yield from self._messages.add_ids(topic_id, header.batch_id, header.message_ids)
         self._outcomes.add_all(
             message_events("HALF", half.topic, half.queue, None, half.block, messages_of(half.block, half.count))
             for half in batches

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cluster.core.long_poll import AppliedWaiters, WakingStateMachine
+from cluster.core.long_poll import AppliedWaiters
 from raft.health.clock_agreement import READING_INTERVALS
 from raft.library import LEADER, ROLE_NAMES
 from raft.messages import AppendReply, PreVoteReply, SnapshotBegin, SnapshotReject, TimeoutNow, VoteReply
@@ -19,6 +19,7 @@ from store.log.commit_log import CommitLog
 from store.log.dump import verify_log
 from store.log.record import KIND_CONFIG, KIND_ENTRY, Entry
 from store.state.machine import StateMachine
+from store.steps import Steps
 
 from .checkers import Violation
 from .checkers.corruption import check_corruption, corruption_case
@@ -32,6 +33,7 @@ from .checkers.state_hash import StateHash
 from .checkers.stored_rows import WritesByCommand
 from .checkers.true_time import TrueTime
 from .log_cuts import Archive
+from .pausing_machine import PausingMachine
 from .raft_rules import RaftRules
 from .raft_safety import Safety
 from .world import World
@@ -45,31 +47,29 @@ _FAILURE = re.compile(r"(\w+) \S+: (write-back failed|Input/output error)")
 _READS = ("pread", "read_bytes")
 MAX_INDEX = 1 << 63
 HELD_US_MAX = 20_000
-"""A step may apply entries for the budget of raft/entries/applier.py, and one more: a few milliseconds in these runs.
-"""
+"""A step applies entries for the budget of raft/entries/applier.py, and a little more: milliseconds in these runs."""
 FIRST_WORD_US_MAX = 3_000_000
 """Maximum age, at its arrival, of the first report of a node's clock after it connected: no node measures its delay."""
 LOG_DIRECTORY = "/data/log"
 
 
-class ObservedMachine(WakingStateMachine):
+class ObservedMachine(PausingMachine):
     """The real state machine. The checkers see each applied entry and its effects."""
 
     def __init__(
         self, observer: "Observer", replica: "Replica", index: Index, waiters: AppliedWaiters, settings: "Settings"
     ) -> None:
-        log_range_bytes = settings.services.log_range_bytes
-        super().__init__(index, waiters, flush_entries=settings.flush_entries, log_range_bytes=log_range_bytes)
+        super().__init__(replica.world.random_of(f"pauses {replica.node_id}"), index, waiters, settings)
         self._observer = observer
         self._replica = replica
         self._cost_us = settings.apply_cost_us
         self._writes = WritesByCommand(self, index)
 
-    def _apply_entry(self, entry: Entry) -> list[Result | Refused]:
+    def _apply_entry(self, entry: Entry) -> Steps[list[Result | Refused]]:
         observer = self._observer
         with observer.finding():
             observer.safety.machine.on_apply(self._replica.node_id, entry.index, entry.term, entry.payload)
-        results = super()._apply_entry(entry)
+        results = yield from super()._apply_entry(entry)
         observer.archive.keep(entry)
         with observer.finding():
             observer.state_hash.on_applied(self._replica.node_id, entry.index, self.state_hash)

@@ -100,12 +100,18 @@ class Windows:
     window_bytes: int
     cuts: CutSettings | None = None
 
+    @property
+    def apply_budget_ms(self) -> int:
+        """0 where entries are applied one by one: then they pause wherever they may, and not only at random."""
+        return 0 if self.apply_bytes == 1 else raft.entries.applier.APPLY_BUDGET_MS
+
     @contextmanager
     def installed(self) -> Iterator[None]:
         with ExitStack() as stack:
             for module, name, value in (
                 (raft.replication.replication, "APPEND_BYTES", self.append_bytes),
                 (raft.entries.applier, "APPLY_BYTES", self.apply_bytes),
+                (raft.entries.applier, "APPLY_BUDGET_MS", self.apply_budget_ms),
                 (raft.replication.progress, "WINDOW_MESSAGES", self.window_messages),
                 (raft.replication.progress, "WINDOW_BYTES", self.window_bytes),
             ):

@@ -11,6 +11,7 @@ from store.messages.placement import At
 from store.messages.queues import Queues
 from store.messages.topics import Topic, Topics
 from store.state.machine import StateMachine
+from store.steps import Steps
 from tests.sim.threads import Running
 from tests.sim.variant import Swap, mutant
 
@@ -58,13 +59,13 @@ def index_is_behind_its_effects(machine: StateMachine) -> None:
     _commit(machine)
 
 
-def stamps_with_the_own_clock(machine: StateMachine, decoded: DecodedEntry, at: At) -> list[Result | Refused]:
+def stamps_with_the_own_clock(machine: StateMachine, decoded: DecodedEntry, at: At) -> Steps[list[Result | Refused]]:
     """Each replica takes the time of an entry that it applies from its own clock, not from the entry."""
     node: Any = Running.node
     return _carry_out(machine, decoded, at._replace(clock_ms=node._wall_ms()))
 
 
-def lets_the_clock_fall(machine: StateMachine, decoded: DecodedEntry, at: At) -> list[Result | Refused]:
+def lets_the_clock_fall(machine: StateMachine, decoded: DecodedEntry, at: At) -> Steps[list[Result | Refused]]:
     """Leaders stamp what their wall clocks say, and the replicated clock follows one that is behind."""
     machine._applied.clock_ms = decoded.timestamp_ms
     return _carry_out(machine, decoded, at._replace(clock_ms=decoded.timestamp_ms))
@@ -74,9 +75,11 @@ def _wall_ms(clock: ReplicatedClock) -> int:
     return clock._clock.wall_ms()
 
 
-def keeps_half_of_a_refused_entry(machine: StateMachine, decoded: DecodedEntry, at: At) -> list[Result | Refused]:
+def keeps_half_of_a_refused_entry(
+    machine: StateMachine, decoded: DecodedEntry, at: At
+) -> Steps[list[Result | Refused]]:
     """A refused command refuses the commands that shared its entry, but only in the answers."""
-    results = _carry_out(machine, decoded, at)
+    results = yield from _carry_out(machine, decoded, at)
     refused = next((result for result in results if isinstance(result, Refused)), None)
     return results if refused is None else [refused] * len(results)
 

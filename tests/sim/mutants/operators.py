@@ -10,6 +10,7 @@ from store.commands.entry import Proposal
 from store.commands.transactions import Decide, Decided, Prepare, Prepared, Resumed, ResumeTransaction
 from store.errors import TRANSACTIONS_REJECTED, Refused
 from store.messages.placement import At
+from store.steps import Steps
 from store.transactions.settings import ClusterSettings
 from store.transactions.table import DISCARDED, PREPARED, TransactionRecord, TransactionTable
 from store.transactions.transactions import Transactions
@@ -104,7 +105,7 @@ def ignores_the_switch(settings: ClusterSettings) -> None:
 
 def the_switch_stops_retries(
     transactions: Transactions, command: Prepare, at: At, block_offsets: Sequence[int]
-) -> Prepared:
+) -> Steps[Prepared]:
     """A prepare that is sent again while transactions are switched off is refused too."""
     if transactions._settings.current.reject_transactions:
         raise Refused(TRANSACTIONS_REJECTED, "an operator switched them off")

@@ -7,6 +7,7 @@ from store.messages.placement import At, Placement
 from store.messages.timers import Timer, TimerKey, Timers
 from store.messages.topics import Topic
 from store.state.delivery import Delivery
+from store.steps import Steps
 from tests.sim.variant import Swap, mutant
 
 _due, _due_within, _deliver = Timers.due, Timers.due_within, Delivery._deliver
@@ -27,15 +28,16 @@ def counts_before_the_time(timers: Timers, until_ms: int, limit: int, writes_max
     return _due_within(timers, until_ms + 3_600_000, limit, writes_max)
 
 
-def loses_what_is_due(placement: Placement, topic: Topic, key: TimerKey, timer: Timer, at: At) -> int:
+def loses_what_is_due(placement: Placement, topic: Topic, key: TimerKey, timer: Timer, at: At) -> Steps[int]:
     """A timer that is due is taken out, and its messages are appended nowhere."""
+    yield from ()
     return topic.ends[timer.queue]
 
 
-def fires_a_timer_twice(delivery: Delivery, key: TimerKey, timer: Timer, at: At) -> Position | None:
+def fires_a_timer_twice(delivery: Delivery, key: TimerKey, timer: Timer, at: At) -> Steps[Position | None]:
     """Messages of a due timer are delivered two times."""
-    _deliver(delivery, key, timer, at)
-    return _deliver(delivery, key, timer, at)
+    yield from _deliver(delivery, key, timer, at)
+    return (yield from _deliver(delivery, key, timer, at))
 
 
 def forgets_the_ids_that_wait(timers: Timers, topic_id: int, batch_id: str) -> SeenBatch | None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from store.commands.messages import Position
 from store.commands.transactions import Decide, Decided, Prepare, Prepared
 from store.messages.placement import At
+from store.steps import Steps
 from store.transactions.table import PREPARED, ROLLED_BACK, TransactionRecord
 from store.transactions.transactions import Transactions
 from tests.sim.variant import Swap, mutant
@@ -14,9 +15,9 @@ _prepare, _decide, _make_visible = Transactions.prepare, Transactions.decide, Tr
 
 def delivers_half_messages(
     transactions: Transactions, command: Prepare, at: At, block_offsets: Sequence[int]
-) -> Prepared:
+) -> Steps[Prepared]:
     """Half messages are visible as soon as they are prepared."""
-    prepared = _prepare(transactions, command, at, block_offsets)
+    prepared = yield from _prepare(transactions, command, at, block_offsets)
     record = transactions.table.get(command.transaction_id)
     assert record is not None
     transactions._make_visible(command.transaction_id, record, at)
@@ -25,7 +26,7 @@ def delivers_half_messages(
 
 def prepares_a_decided_transaction(
     transactions: Transactions, command: Prepare, at: At, block_offsets: Sequence[int]
-) -> Prepared:
+) -> Steps[Prepared]:
     """A prepare that is sent again makes the transaction undecided again."""
     record = transactions.table.get(command.transaction_id)
     if record is not None and record.state != PREPARED:

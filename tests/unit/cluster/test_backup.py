@@ -7,6 +7,7 @@ import pytest
 from cluster.operations import backup_api
 from raft.node import RaftNode
 from store.snapshots.backup_frames import END, LOG
+from store.state.machine import StateMachine
 from tests.unit.cluster.conftest import Node, node_config, running_node
 
 CHECK_MS = 10
@@ -50,6 +51,20 @@ async def test_frames_come_in_their_order_and_the_last_one_again(node: Node) -> 
     assert (gone.status, gone.body["code"]) == (404, "backup_not_found")
     node.clock.now_ms += 5_000
     assert "keelmq_backup_age_seconds 5.0" in (await node.call("GET", "/metrics")).body.decode()
+
+
+async def test_a_backup_begins_and_the_log_is_cut_between_entries(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry that pauses is in the queries and not in the index."""
+    looks = [True, True]
+    monkeypatch.setattr(StateMachine, "is_paused", property(lambda _: bool(looks) and looks.pop()))
+    await begin(node)
+    assert not looks
+    looks += [True, True]
+    retention, seen = node.broker.services._retention, []
+    monkeypatch.setattr(retention, "_drop_segments", lambda: seen.append([*looks]))
+    await retention._round()
+    assert seen
+    assert not any(seen)
 
 
 async def test_at_most_two_are_under_way_and_silence_ends_them(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

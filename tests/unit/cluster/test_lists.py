@@ -122,3 +122,16 @@ async def test_all_offsets_are_given_to_whoever_asks_for_no_page_and_others_get_
     answer = await node.call("GET", "/v1/groups/g/offsets")
     assert (len(answer.body["offsets"]), answer.body["next"]) == (200, None)
     assert pauses >= 200 // 10 - 1
+
+
+async def test_offsets_name_the_entry_that_is_applied_in_part_and_other_answers_do_not(node: Node) -> None:
+    """The offsets may be of a topic that this entry makes, and pages of before it of another topic of that name."""
+    await node.call("PUT", "/v1/topics/a", {"queues": 1})
+    offsets = {"offsets": [{"topic": "a", "queue": 0, "offset": 0}]}
+    assert (await node.call("PUT", "/v1/groups/g/offsets", offsets)).status == 200
+    paths = ["/v1/groups/g/offsets", "/v1/groups/g", "/v1/topics/a/queues/0/messages?offset=0"]
+    applied = node.core.raft.applied_index
+    for shown in (applied, applied + 1):
+        node.core.state.shown_index = shown
+        indexes = [int((await node.call("GET", path)).headers["KeelMQ-Applied-Index"]) for path in paths]
+        assert indexes == [shown, shown, applied]

@@ -82,6 +82,26 @@ async def test_offsets_of_many_queues_are_cloned_by_several_entries(
     assert (missing.status, missing.body["code"]) == (404, "group_not_found")
 
 
+async def test_two_clones_onto_a_group_come_one_after_the_other(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the group could get some topics of one source, and some of the other."""
+    monkeypatch.setattr(offset_clones, "CLONED_AT_ONCE", 3)
+    topics = ("a", "b", "c")
+    for topic in topics:
+        await put(node, topic, 2)
+        for queue in range(2):
+            body = {"messages": [{"body": "x", "queue": queue}]}
+            assert (await node.call("POST", f"/v1/topics/{topic}/messages", body)).status == 200
+    for offset in (0, 1):
+        offsets = [{"topic": topic, "queue": queue, "offset": offset} for topic in topics for queue in range(2)]
+        assert (await node.call("PUT", f"/v1/groups/at-{offset}/offsets", {"offsets": offsets})).status == 200
+    first = node.core.raft.applied_index + 1
+    clones = (node.call("POST", "/v1/groups/copy/clone-offsets", {"source": f"at-{offset}"}) for offset in (0, 1))
+    assert [answer.status for answer in await asyncio.gather(*clones)] == [200, 200]
+    outcomes = node.core.state.outcomes(first, node.core.raft.applied_index, 9)
+    cloned = [event.offset_end for each in outcomes for event in each.outcome.events]
+    assert cloned == [0] * 6 + [1] * 6
+
+
 async def read(node: Node, group: str, topic: str, queues: int) -> None:
     offsets = [{"topic": topic, "queue": queue, "offset": 0} for queue in range(queues)]
     assert (await node.call("PUT", f"/v1/groups/{group}/offsets", {"offsets": offsets})).status == 200
