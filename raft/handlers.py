@@ -18,6 +18,7 @@ from raft.election.election import Election
 from raft.election.leadership import Leadership
 from raft.election.stalls import Stalls
 from raft.election.unsynced import Unsynced
+from raft.election.vacancy import Vacancy
 from raft.entries.applier import Applier, Apply
 from raft.entries.follower import Follower
 from raft.entries.log_writer import LogWriter
@@ -111,8 +112,11 @@ class SafeRaft:
         self.leadership = Leadership(
             state, sender, self.replication, self._vital_signs, self.disks, self.clocks, self.presence
         )
+        self.vacancy = Vacancy(
+            state, self.presence, self.replicas, self._vital_signs, self.own_copy, lambda: self.election.hindrance()
+        )
         self.election = Election(
-            state, sender, self.own_copy, self.leadership, self.unsynced, lambda: self.on_higher_term()
+            state, sender, self.own_copy, self.leadership, self.unsynced, self.vacancy, lambda: self.on_higher_term()
         )
         self.stalls = Stalls(state, self.election)
         self.log_writer = LogWriter(state, sender, self.on_configuration)

@@ -93,7 +93,7 @@ class RaftNode:
         self._transport.on_outdated = self._fail_with
         events.on_feature_level(membership.current.level)
         self.disks, self.presence, self.leadership = self._raft.disks, self._raft.presence, self._raft.leadership
-        self.election = self._raft.election
+        self.election, self.vacancy = self._raft.election, self._raft.vacancy
         self.replicas = self._raft.own_copy.compare_replicas(state_machine.history, storage.differs)
         """Whether this replica differs from the others, or others do (raft/copies/replicas.py)."""
         self._raft.on_membership = partial(self._transport.set_membership, membership)
@@ -180,7 +180,9 @@ class RaftNode:
     @property
     def lacks_vote(self) -> bool:
         """True when this node is a voter whose disk is new to the cluster, and so neither votes nor counts yet."""
-        return self._state.is_voter and not self._raft.own_copy.votes and not self._state.has_blank_log
+        state = self._state
+        is_blank = state.has_blank_log and (state.leader_id is not None or self.vacancy.is_first_election)
+        return state.is_voter and not self._raft.own_copy.votes and not is_blank
 
     @property
     def in_flight_bytes(self) -> int:
@@ -310,7 +312,7 @@ class RaftNode:
             raise NoLeader("leadership is being handed over")
         if self._state.role != LEADER:
             if self.leader_id is None:
-                raise NoLeader(self.leadership.why_nobody_leads())
+                raise NoLeader(self.vacancy.why_nobody_leads())
             raise NotLeader(self.leader_id)
         if self.feature_levels.may_be_new:  # a new cluster gets its level before its first command, or other change
             self.feature_levels.tick()

@@ -334,7 +334,7 @@ class Core:
             return
         leader_id = self.raft.leader_id
         if leader_id is None or leader_id == self.raft.node_id:
-            raise NoLeader(self.raft.leadership.why_nobody_leads() if leader_id is None else "no leader is ready")
+            raise NoLeader(self.raft.vacancy.why_nobody_leads() if leader_id is None else "no leader is ready")
         raise NotLeader(leader_id)
 
     def require_bodies(self) -> None:

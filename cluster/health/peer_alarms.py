@@ -27,13 +27,12 @@ class PeerAlarms:
         grace_s = GRACE_TIMEOUTS * self._core.config.election_timeout_ms / 1000
         if raft.leader_id is not None:
             self._led_at_s = now_s
-        waits_for = raft.leadership.waits_for()
+        waits_for = raft.vacancy.waits_for()
         if waits_for is not None and now_s - self._led_at_s >= grace_s:
             yield Condition(
                 "no_leader",
                 "critical",
-                f"{waits_for}. Nothing is written until then: start the nodes that are down, and see that this one "
-                "reaches them",
+                f"{waits_for}. Nothing is written until then: {raft.vacancy.next_step()}",
             )
         yield from self._unreachable(now_s, grace_s)
         yield from self._behind(now_s)

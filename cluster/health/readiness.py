@@ -41,7 +41,7 @@ class Readiness:
         if raft.leader_id is None:
             if not raft.configuration.members:
                 return "waiting to be added to the cluster: keelmq cluster add-node"
-            return raft.leadership.why_nobody_leads()
+            return raft.vacancy.why_nobody_leads()
         return self._reason_of_state()
 
     def _reason_of_state(self) -> str | None:

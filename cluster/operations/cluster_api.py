@@ -81,9 +81,9 @@ class ClusterView(Response, kw_only=True, frozen=True):
     that has applied the same entries. `known_committed_index` is the last entry that a leader called committed, even if
     this node does not have it yet. `removed` is true when other nodes report that this node is no longer in the
     cluster. `log_holders` lists the objects for which this node's log is kept, the largest holder first. `waits_for`
-    names the nodes that an election needs and has not heard, and the rule; null otherwise. `index_rebuild` is the
-    progress while the index is rebuilt from the log; null otherwise. `admin_url` is the URL of this node's listener for
-    administration; null without one, and without the permission to describe the cluster.
+    says why nobody leads: silent voters, voters without a vote, and what holds this node back; null otherwise.
+    `index_rebuild` is the progress while the index is rebuilt from the log; null otherwise. `admin_url` is the URL of
+    this node's listener for administration; null without one, and without the permission to describe the cluster.
     """
 
     cluster_id: str
@@ -226,7 +226,7 @@ class ClusterApi:
                 hash_index=core.state.applied_index,
                 configuration_index=raft.configuration_index,
                 removed=raft.removed_by is not None,
-                waits_for=raft.leadership.waits_for(),
+                waits_for=raft.vacancy.waits_for(),
                 index_rebuild=self._index_rebuild.view,
                 replica=replica_view(core),
                 nodes=nodes,
@@ -265,11 +265,13 @@ class ClusterApi:
         """Yield alarms for a new disk, and for a committed entry that no answering node has."""
         raft = self._core.raft
         if raft.lacks_vote and not raft.replicas.differs:
+            nobody_leads = raft.vacancy.waits_for() is not None
             yield Condition(
                 "disk_is_new",
                 "critical",
                 "this node's disk is new to the cluster, or was put back to an earlier state: the node neither votes "
-                "nor counts until a leader has filled the disk. If no leader is known, start the other nodes",
+                "nor counts until a leader has filled the disk"
+                + (f". No leader is known: {raft.vacancy.next_step()}" if nobody_leads else ""),
             )
         if raft.waits_for is not None:
             term, index = raft.waits_for

@@ -49,6 +49,11 @@ class OwnCopy:
         return not self._forgotten and not self._replicas.differs
 
     @property
+    def differs(self) -> bool:
+        """True when this copy is known to differ from those of a majority."""
+        return self._replicas.differs
+
+    @property
     def votes(self) -> bool:
         """True when this disk holds everything it ever acknowledged, unchanged, as far as this node knows."""
         return self._state.journal.voter and self.is_sound

@@ -224,6 +224,20 @@ class Replicas:
             and not known.said.differs_from
         }
 
+    def why_voteless(self, peer: int) -> str:
+        """Return in words why that node may not vote, by its last word; empty if it may, or nothing recent is known."""
+        known = self._peers.get(peer)
+        if known is None or known.said is None or not self._is_fresh(known):
+            return ""
+        if known.said.differs_from:
+            return "its copy of the data differs"
+        return "" if known.said.votes else "its disk is new"
+
+    def applied_by(self, peer: int) -> int:
+        """Return the last entry that the node has applied, by its last word; 0 if nothing recent is known."""
+        known = self._peers.get(peer)
+        return known.said.at.index if known is not None and known.said is not None and self._is_fresh(known) else 0
+
     def agreed_with(self) -> dict[int, int]:
         """Return, per node, the last entry at which it was found equal to this one."""
         return {

@@ -11,6 +11,7 @@ from raft.copies.own_copy import OwnCopy
 from raft.election.distrust import check_term
 from raft.election.leadership import Leadership
 from raft.election.unsynced import Unsynced
+from raft.election.vacancy import Vacancy
 from raft.errors import ProtocolError
 from raft.library import CANDIDATE, FOLLOWER, LEADER, now
 from raft.messages import PreVote, PreVoteReply, RequestVote, TimeoutNow, VoteReply
@@ -21,6 +22,7 @@ log = logging.getLogger(__name__)
 
 FIRST_WAIT_SHARE = 0.3
 """A node that has just started, or stood, waits for a leader for this share of an election timeout."""
+NEW_DISK = "its disk is new, and waits for a leader to bring it up to date"
 
 
 class Election:
@@ -37,6 +39,7 @@ class Election:
         own_copy: OwnCopy,
         leadership: Leadership,
         unsynced: Unsynced,
+        vacancy: Vacancy,
         on_higher_term: Callable[[], None],
     ) -> None:
         """`on_higher_term()` is called when the node has gone on to a later term, before it follows anybody in it."""
@@ -45,6 +48,7 @@ class Election:
         self._own_copy = own_copy
         self._leadership = leadership
         self._unsynced = unsynced
+        self._vacancy = vacancy
         self._on_higher_term = on_higher_term
         self._votes: tuple[int, set[int]] = (0, set())  # the term they were given in, and by whom
         self._pre_votes: set[int] | None = None  # None: no pre-vote under way
@@ -104,6 +108,7 @@ class Election:
     def lead(self) -> None:
         """Note that this node leads the present term."""
         self._led_term = self._state.term
+        self._vacancy.end()
 
     def follow(self, leader: int) -> None:
         """Follow `leader`, which has spoken as the leader of the present term. Raises ProtocolError when this node
@@ -116,6 +121,7 @@ class Election:
         self._pre_votes = None
         self._standing = library.transfer_in_progress
         self.waits_for = None
+        self._vacancy.end()
         if library.leader_id != leader:
             log.info("node %d leads term %d", leader, library.term)
             library.set_leader(leader)
@@ -191,27 +197,17 @@ class Election:
         library.tick(election_allowed=election_allowed)
 
     def _ask_for_pre_votes(self) -> None:
-        state, leadership = self._state, self._leadership
+        state = self._state
         self._library.postpone_election()
         self._library.set_leader(None)
         if not state.is_voter:
             return
-        leadership.note_asked(self._pre_votes)
         first_election = state.has_blank_log
-        if self._unsynced.is_overdue():
-            log.warning("not standing for election until the disk syncs again: it has not for too long")
-            return
-        if self._retired:
-            return
-        if leadership.lets_others_stand_first(max(self._leader_contact, self._running_since)):
-            log.warning(
-                "not standing for election yet, because others are fitter than this node: %s", leadership.own_fitness
-            )
-            return
-        if not self._may_vote(first_election=first_election):
-            log.warning("not standing for election: this disk is new, and waits for a leader to bring it up to date")
-            return
-        if not self._may_lead():
+        lacks_entry = self._may_vote(first_election=first_election) and not self._may_lead()
+        self.waits_for = state.knowledge.committed if lacks_entry else None
+        self._vacancy.note_asked(self._pre_votes)
+        self._pre_votes = None
+        if self._retired or self.hindrance():
             return
         self._pre_votes = {state.node_id}
         if not state.other_voters:
@@ -222,23 +218,37 @@ class Election:
             if state.connected(peer):
                 self._sender.send_promise(peer, request)
 
+    def hindrance(self) -> str:
+        """Return in words why this voter would not stand for election now; empty if nothing holds it back."""
+        state, leadership = self._state, self._leadership
+        if self._unsynced.is_overdue():
+            return "its disk has not synced for too long"
+        if leadership.lets_others_stand_first(max(self._leader_contact, self._running_since)):
+            return f"others that are fitter come first: {leadership.own_fitness}"
+        if not self._may_vote(first_election=state.has_blank_log):
+            differs = "its copy of the data differs from the others"
+            return differs if self._own_copy.differs else NEW_DISK
+        if not self._may_lead():
+            term, index = state.knowledge.committed
+            return (
+                f"entry {index} of term {term} is committed, and the log here ends at entry {state.log.last_index} of "
+                f"term {state.log.last_term}; waiting for a node that has it"
+            )
+        if state.has_blank_log and (elders := self._vacancy.elders):
+            named = ", ".join(map(str, elders))
+            return (
+                f"{NEW_DISK}. If it is the cluster that is new, the data directories of {named} held another one "
+                "before, and have to be emptied"
+            )
+        return ""
+
     def _may_lead(self) -> bool:
         """Return whether this log has every entry that is known to be committed.
 
         Nodes that elect this one although it lacks an entry might lack it as well, because a disk was put back.
         """
         state = self._state
-        if state.knowledge.is_complete(state.log.last_term, state.log.last_index):
-            return True
-        if self.waits_for != state.knowledge.committed:
-            self.waits_for = state.knowledge.committed
-            log.warning(
-                "not standing for election: the entry of term and index %s is committed, and this log ends at %s; "
-                "waiting for a node that has it",
-                self.waits_for,
-                (state.log.last_term, state.log.last_index),
-            )
-        return False
+        return state.knowledge.is_complete(state.log.last_term, state.log.last_index)
 
     def on_pre_vote(self, peer: int, request: PreVote) -> None:
         state = self._state

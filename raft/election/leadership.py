@@ -1,7 +1,4 @@
-"""Judges which nodes could lead and which should, whom a leader asks to take over, and whom an election waits for."""
-
-import logging
-from collections.abc import Collection
+"""Judges which nodes could lead and which should, and whom a leader asks to take over."""
 
 from raft.election.fitness import FIT, Fitness
 from raft.health.clock_agreement import ClockAgreement
@@ -14,12 +11,8 @@ from raft.replication.replication import Replication
 from raft.sender import Sender
 from raft.state import RaftState
 
-log = logging.getLogger(__name__)
-
 PATIENCE_TIMEOUTS = 5
 """A node that is less fit to lead lets the others stand first: for this many election timeouts without a leader."""
-SAID_AGAIN_S = 30.0
-"""While a node waits for the same others, it says so this often."""
 
 
 class Leadership:
@@ -42,8 +35,6 @@ class Leadership:
         self._disks = disks
         self._clocks = clocks
         self._presence = presence
-        self._granted: frozenset[int] | None = None  # pre-votes, when this node asked last
-        self._said: tuple[frozenset[int], float] = frozenset(), float("-inf")
 
     # --- who should ------------------------------------------------------------------------------------------------
 
@@ -136,49 +127,3 @@ class Leadership:
         if configuration.has_majority(able) and (node_id not in low or self.successor() is not None):
             return []
         return sorted(low & (voters | {node_id}))
-
-    # --- nobody does -----------------------------------------------------------------------------------------------
-
-    def note_asked(self, granted: Collection[int] | None) -> None:
-        """Note that this node asks for pre-votes once more, and which ones it was granted since it last asked."""
-        self._granted = None if granted is None else frozenset(granted)
-        missing, (said, said_at_s) = frozenset(self._missing()), self._said
-        if missing and (missing != said or now() - said_at_s >= SAID_AGAIN_S):
-            log.warning("no leader: %s", self.waits_for())
-            self._said = missing, now()
-
-    def why_nobody_leads(self) -> str:
-        """Return the reason in words, for clients that are told that there is no leader."""
-        waits_for = self.waits_for()
-        return "no leader is known" if waits_for is None else f"no leader is known: {waits_for}"
-
-    def waits_for(self) -> str | None:
-        """Return whom an election needs and has not heard, and by which rule; None while a leader is known, or nobody
-        is missing.
-        """
-        state, missing = self._state, self._missing()
-        if not missing:
-            return None
-        named = ", ".join(f"{peer} ({self._last_word(peer)})" for peer in missing)
-        if state.has_blank_log:
-            return f"the first election of a cluster needs every node: no vote from {named}"
-        return f"{state.majority} of {len(state.configuration.voters)} voters are needed, not heard: {named}"
-
-    def _missing(self) -> list[int]:
-        state = self._state
-        if state.leader_id is not None or not state.is_voter:
-            return []
-        voters = state.other_voters
-        silent = [peer for peer in voters if not self._presence.is_present(peer)]
-        if state.has_blank_log:
-            return silent if self._granted is None else [each for each in voters if each not in self._granted]
-        return silent if len(state.configuration.voters) - len(silent) < state.majority else []
-
-    def _last_word(self, peer: int) -> str:
-        """Return in words when that peer was heard last."""
-        silent_s = self._presence.silent_s(peer)
-        if silent_s is None:
-            return "never heard"
-        if self._presence.is_present(peer):
-            return "answers and gives none: it held another cluster before, and its data directory has to be emptied"
-        return f"last heard {silent_s:.0f} s ago"

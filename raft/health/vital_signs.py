@@ -69,6 +69,11 @@ class VitalSigns:
         own = node_id == self._state.node_id
         return (self._own_unapplied() if own else self._unapplied.get(node_id, 0)) > BACKLOG_ENTRIES
 
+    def known_committed(self, peer: int) -> int:
+        """Return the last entry that the peer knows to be committed, by its last word; 0 if nothing recent is known."""
+        applied = self._replicas.applied_by(peer)
+        return applied and applied + self._unapplied.get(peer, 0)
+
     def _own_unapplied(self) -> int:
         """Return how many entries are known to be committed and not applied here."""
         state = self._state

@@ -86,7 +86,7 @@ class ClusterStatus(View, frozen=True, kw_only=True):
     `leader_id` and `leader_url` are None while it knows no leader. `state_hash` covers all entries up to `hash_index`
     and is equal on every node that has applied the same entries. `known_committed_index` is the last entry that a
     leader called committed, even if the node does not have it yet. `removed` is true when other nodes report that the
-    node is no longer in the cluster. `waits_for` names the nodes that an election needs and has not heard;
+    node is no longer in the cluster. `waits_for` says why nobody leads, as far as the node knows;
     `index_rebuild` is the progress while the index is rebuilt. `log_holders` lists the objects for which the node's log
     is kept, the largest holder first. `feature_level` is the level in force. `admin_url` is the URL of the node's
     listener for administration, for principals who may describe the cluster; None without one.

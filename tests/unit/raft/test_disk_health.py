@@ -268,14 +268,14 @@ def test_a_node_whose_disk_is_full_lets_the_others_stand_first(time: Time) -> No
 
 def test_who_is_waited_for_is_named_with_the_rule(time: Time) -> None:
     world = World(time)
-    leadership = world.node.leadership
-    assert leadership.waits_for() == "2 of 3 voters are needed, not heard: 2 (never heard), 3 (never heard)"
+    vacancy = world.node.vacancy
+    assert vacancy.waits_for() == "2 of 3 voters are needed, not heard: 2 (never heard), 3 (never heard)"
     world.say(2, disk_of())
-    assert leadership.waits_for() is None
+    assert vacancy.waits_for() is None
     time.now_s += 7
-    assert leadership.waits_for() == "2 of 3 voters are needed, not heard: 2 (last heard 7 s ago), 3 (never heard)"
+    assert vacancy.waits_for() == "2 of 3 voters are needed, not heard: 2 (last heard 7 s ago), 3 (never heard)"
     world.node.state.library.set_leader(3)
-    assert leadership.waits_for() is None
+    assert vacancy.waits_for() is None
 
 
 def test_who_has_much_to_apply_hands_over_to_who_has_not(time: Time) -> None:

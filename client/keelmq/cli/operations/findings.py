@@ -78,8 +78,36 @@ def unreachable_nodes(seen: Seen) -> Iterator[Finding]:
 
 def missing_leader(seen: Seen) -> Iterator[Finding]:
     if seen.members and seen.leader is None:
-        waits = next((each.waits_for for each in seen.members if each.waits_for), "an election is under way")
-        yield Finding("no_leader", "critical", "no node leads, so nothing can be written", waits, "start these nodes")
+        said = [f"node {each.node_id}: {each.waits_for}" for each in seen.members if each.waits_for]
+        waits = ". ".join(said) or "an election is under way"
+        what = "no node leads, so nothing can be written"
+        yield Finding("no_leader", "critical", what, waits, _way_to_a_leader(seen))
+
+
+def _way_to_a_leader(seen: Seen) -> str:
+    """Return the next step by what all nodes say together: one node cannot know what another's disk is worth."""
+    newest = max(seen.members, key=lambda status: status.configuration_index)
+    voters = {node.node_id for node in newest.nodes if node.membership == "voter"}
+    voting = [each for each in seen.members if each.node_id in voters and not _is_voteless(each)]
+    silent = sorted(voters - {each.node_id for each in seen.members})
+    steps = []
+    if silent:
+        steps.append(f"start these nodes, with their own disks: {', '.join(map(str, silent))}")
+    if voters and len(voting) + len(silent) <= len(voters) // 2:
+        longest = max(voting or seen.members, key=lambda status: status.durable_index)
+        steps.append(
+            f"too few disks are left that may vote: stop the nodes, run `keelmqd recover` at node {longest.node_id}, "
+            "whose log is the longest, and add the others with empty directories and `--join` (docs/backup.md, "
+            "Recovery from a survivor)"
+        )
+    elif not silent and any(alarm.code == "committed_entry_missing" for each in voting for alarm in each.alarms):
+        steps.append("docs/reliability.md, Going on without committed entries")
+    return "; ".join(steps) or f"{STATUS}: see that the nodes reach each other; {LOOK_AT_LOG}"
+
+
+def _is_voteless(status: "ClusterStatus") -> bool:
+    differs = status.replica is not None and status.replica.differs
+    return differs or any(alarm.code == "disk_is_new" for alarm in status.alarms)
 
 
 def quorum_margin(seen: Seen) -> Iterator[Finding]:
@@ -90,7 +118,8 @@ def quorum_margin(seen: Seen) -> Iterator[Finding]:
     voters = max(each.value("keelmq_raft_voters") for each in readings)
     evidence = f"{margin:.0f} of {voters:.0f} voters may fall silent, as the node that hears most says"
     if margin < 0:
-        yield Finding("no_quorum", "critical", "no majority of the voters is there", evidence, "start the other nodes")
+        step = "start the other nodes" if seen.leader or not seen.members else _way_to_a_leader(seen)
+        yield Finding("no_quorum", "critical", "no majority of the voters is there", evidence, step)
     elif margin == 0 and voters > 1:
         yield Finding(
             "quorum_margin", "warning", "one more node that fails stops all writes", evidence, "start the other nodes"
