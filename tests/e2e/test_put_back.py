@@ -126,6 +126,11 @@ def test_a_disk_put_back_and_a_node_that_lags_elect_nobody(tmp_path: Path, small
         put.start()
         assert no_leader_among(cluster, SEVERAL_ELECTIONS_S), "together they lack acknowledged messages"
         assert "waiting for a node that has it" in lagging.output()
+        assert f"entry {committed} of term" in str((lagging.status() or {})["waits_for"])
+        refused = lagging.request("PUT", "/v1/topics/t", payload={"queues": 1}).json()["detail"]
+        assert f"entry {committed} of term" in refused, "the entry it waits for"
+        assert f"{leader.node_id} (last heard " in refused
+        assert f"{leader.node_id} (last heard " in str((put.status() or {})["waits_for"]), "the node that has it"
         leader.start()
         cluster.wait_leader()
         cluster.wait_same_state()

@@ -167,6 +167,37 @@ def test_what_is_broken_is_found_and_nothing_else(code: str, breaks: Callable[[S
     assert all((found[0].what, found[0].evidence, found[0].next_step))
 
 
+def without_leader(node_id: int, *, voteless: bool, index: int) -> ClusterStatus:
+    alarm = {"code": "disk_is_new", "severity": "critical", "since_ms": 1, "detail": "", "subject": ""}
+    nodes = [
+        {"node_id": each, "url": "", "peer_address": "", "membership": "voter", "connected": True, "match_index": 0}
+        for each in (1, 2, 3)
+    ]
+    changes = {"alarms": [alarm] if voteless else [], "durable_index": index, "nodes": nodes}
+    return status(node_id, **{**LIKE_FOLLOWERS, **changes, "waits_for": f"reason of {node_id}"})
+
+
+def no_leader_in(statuses: list[ClusterStatus]) -> tuple[str, str]:
+    (found,) = [each for each in findings_of(healthy()._replace(statuses=statuses)) if each.code == "no_leader"]
+    return found.evidence, found.next_step
+
+
+def test_what_all_nodes_say_of_a_missing_leader_is_put_together() -> None:
+    survivor, put_back, third = (without_leader(each, voteless=each > 1, index=9 - each) for each in (1, 2, 3))
+    evidence, step = no_leader_in([third, put_back, survivor])
+    assert all(f"node {each}: reason of {each}" in evidence for each in (1, 2, 3))
+    assert step.startswith("too few disks are left that may vote")
+    assert "`keelmqd recover` at node 1" in step
+    assert "docs/backup.md" in step
+    _, step = no_leader_in([survivor, put_back])
+    assert step == "start these nodes, with their own disks: 3", "they may be a majority with it"
+    _, step = no_leader_in([third, put_back])
+    assert step == "start these nodes, with their own disks: 1; " + step.split("; ", 1)[1]
+    assert "`keelmqd recover` at node 2" in step, "its log is the longest of those that answer"
+    _, step = no_leader_in([without_leader(each, voteless=False, index=9) for each in (1, 2, 3)])
+    assert "keelmq cluster status" in step
+
+
 def test_every_finding_is_broken_here_and_on_the_page() -> None:
     made = set(re.findall(r"Finding\(\s*f?\"(\w+)", SOURCE)) | set(
         re.findall(r"^        \(\"(\w+)\", \"keelmq", SOURCE, re.M)

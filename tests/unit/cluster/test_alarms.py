@@ -55,6 +55,29 @@ async def test_a_low_disk_is_an_alarm(node: Node) -> None:
     assert "disk_low" in {alarm.code for alarm in alarms_of(node).active}  # a loop that stood may be another one
 
 
+async def test_the_alarm_for_a_missing_leader_names_the_reason_and_the_next_step(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vacancy = node.core.raft.vacancy
+    monkeypatch.setattr(vacancy, "waits_for", lambda: "2 of 3 voters are needed")
+    monkeypatch.setattr(vacancy, "next_step", lambda: "do this")
+    monkeypatch.setattr(type(node.core.raft), "leader_id", None)
+    monkeypatch.setattr(type(node.core.raft), "lacks_vote", True)
+    alarms_of(node).look()
+    node.clock.now_ms += 3_600_000
+    alarms_of(node).look()
+    details = {alarm.code: alarm.detail for alarm in alarms_of(node).active}
+    assert details["no_leader"] == "2 of 3 voters are needed. Nothing is written until then: do this"
+    assert details["disk_is_new"].endswith("No leader is known: do this")
+    view = (await node.call("GET", "/v1/cluster")).body
+    assert view["waits_for"] == "2 of 3 voters are needed"
+    monkeypatch.setattr(vacancy, "waits_for", lambda: None)
+    alarms_of(node).look()
+    details = {alarm.code: alarm.detail for alarm in alarms_of(node).active}
+    assert "no_leader" not in details
+    assert "No leader is known" not in details["disk_is_new"]
+
+
 def codes_in(source: str) -> Iterator[str]:
     for match in re.finditer(r"\bCondition\(\s*\"(\w+)\"", source):
         yield match[1]
