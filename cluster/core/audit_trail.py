@@ -81,7 +81,7 @@ class AuditTrail:
         self._pace = DenialPace(steady_s)
         self._waiting: dict[Name, deque[AuditRecord]] = {name: deque() for name in NAMES}
         self._missing: dict[Name, int] = dict.fromkeys(NAMES, 0)
-        """Number of records that are missing before the next one of the stream."""
+        """Number of records that are missing before the next one that is taken into the stream."""
         self._written: dict[Name, int] = dict.fromkeys(NAMES, 0)
         self._lost = {"not_written": 0, "queue_full": 0, "too_many_denials": 0}
         self._fails = False
@@ -116,7 +116,7 @@ class AuditTrail:
         if not self._streams:
             return
         if not self._pace.takes(request.remote or ""):
-            self._lose("denied", 1, "too_many_denials")
+            self._leave_out("denied", "too_many_denials")
             return
         record = self._record(
             request,
@@ -148,9 +148,10 @@ class AuditTrail:
 
     def _add(self, name: Name, record: AuditRecord) -> None:
         if sum(map(len, self._waiting.values())) >= WAITING_MAX:
-            self._lose(name, 1, "queue_full")
+            self._leave_out(name, "queue_full")
             return
-        self._waiting[name].append(record)
+        missing, self._missing[name] = self._missing[name], 0
+        self._waiting[name].append(_after(missing, record))
         if self._writer is not None and self._is_idle.is_set():
             self._is_idle.clear()
             self._writer.spawn(self._write)
@@ -167,13 +168,15 @@ class AuditTrail:
         while (name := next((each for each in NAMES if self._waiting[each]), None)) is not None:
             waiting = self._waiting[name]
             batch = [waiting.popleft() for _ in range(min(len(waiting), BATCH_RECORDS_MAX))]
-            missing, self._missing[name] = self._missing[name], 0
-            batch[0] = msgspec.structs.replace(batch[0], missing_before=missing)
             try:
                 await self._pool.run(partial(streams[name].append, batch))
             except Exception as error:
-                self._missing[name] += missing
-                self._lose(name, len(batch), "not_written")
+                self._lost["not_written"] += len(batch)
+                missing = len(batch) + sum(each.missing_before for each in batch)
+                if waiting:
+                    waiting[0] = _after(missing, waiting[0])
+                else:
+                    self._missing[name] += missing
                 if not isinstance(error, DiskError):  # a bug, which the background task reports
                     raise
                 self._fail(error)
@@ -183,9 +186,10 @@ class AuditTrail:
                     self._fails = False
                     logger.warning("the audit is written again; its next record tells how many are missing")
 
-    def _lose(self, name: Name, number: int, reason: str) -> None:
-        self._missing[name] += number
-        self._lost[reason] += number
+    def _leave_out(self, name: Name, reason: str) -> None:
+        """Count a record that is not taken; the next one that is tells of it."""
+        self._missing[name] += 1
+        self._lost[reason] += 1
 
     def _fail(self, error: DiskError) -> None:
         if not self._fails:
@@ -245,3 +249,8 @@ def streams_in(disk: Disk, data_directory: str, bytes_max: int) -> dict[Name, Au
 def _close(streams: Sequence[AuditStream]) -> None:
     for each in streams:
         each.close()
+
+
+def _after(missing: int, record: AuditRecord) -> AuditRecord:
+    """Return the record, which tells that so many more are missing before it."""
+    return msgspec.structs.replace(record, missing_before=record.missing_before + missing) if missing else record

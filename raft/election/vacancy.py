@@ -28,7 +28,7 @@ LOOK: Final = "`keelmq doctor` asks every node, and their logs say what holds th
 
 
 class _Why(NamedTuple):
-    """What stands in the way of a leader; without `waits` nothing does, as far as this node knows."""
+    """Obstacles to a leader; without `waits` there are none, as far as this node knows."""
 
     silent: tuple[int, ...]
     voteless: dict[int, str]

@@ -316,6 +316,7 @@ def test_denials_of_an_address_are_bounded_and_leave_room_for_others() -> None:
 
 
 async def test_denials_that_were_left_out_are_told_by_the_next_one(closed: Node) -> None:
+    """Also while the ones before wait for the disk."""
     for _ in range(DENIALS_PER_ADDRESS_MAX + 5):
         assert (await call_as(closed, None, "GET", "/v1/topics")).status == 401
     await recorded(closed, DENIALS_PER_ADDRESS_MAX, outcome="denied")
