@@ -173,8 +173,8 @@ def without_leader(node_id: int, *, voteless: bool, index: int) -> ClusterStatus
         {"node_id": each, "url": "", "peer_address": "", "membership": "voter", "connected": True, "match_index": 0}
         for each in (1, 2, 3)
     ]
-    changes = {"alarms": [alarm] if voteless else [], "durable_index": index, "nodes": nodes}
-    return status(node_id, **{**LIKE_FOLLOWERS, **changes, "waits_for": f"reason of {node_id}"})
+    changes: dict[str, Any] = {**LIKE_FOLLOWERS, "waits_for": f"reason of {node_id}", "nodes": nodes}
+    return status(node_id, alarms=[alarm] if voteless else [], durable_index=index, **changes)
 
 
 def no_leader_in(statuses: list[ClusterStatus]) -> tuple[str, str]:
