@@ -13,6 +13,8 @@ from .world import World
 FIRST_US = 1_200_000
 PAUSE_US_MAX = 700_000
 FORCE_PROBABILITY = 0.3
+LATE_US = 5_000_000
+"""Time for which an answered change may still come to something: an earlier try of it may wait at a node."""
 CODES = {"change_in_progress", "not_caught_up", "last_voter", "quorum_at_risk", "node_exists", "node_not_found"}
 
 
@@ -76,7 +78,7 @@ class NodeChanges:
         """Send the request unless it could leave a majority that does not hold all that it ever acknowledged."""
         pending.append(node_id)
         if minority(self._replicas, impaired(self._replicas)):
-            self._call(method, target, None, kind, lambda: pending.remove(node_id))
+            self._call(method, target, None, kind, lambda: self._world.after(LATE_US, lambda: pending.remove(node_id)))
         else:
             pending.remove(node_id)
 
