@@ -25,7 +25,7 @@ from .world import World
 
 ROOT = Path(__file__).parents[2]
 SEEDS = 12
-FRESH_SEEDS = 6
+FRESH_SEEDS = 4
 STOCK_SEEDS_MAX = 12
 
 
