@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from cluster.background.join_tokens import remove_expired_join_tokens
+from cluster.core.between_entries import between_entries
 from cluster.core.core import Core
 from cluster.health.log_front import LogFront
 from raft.proposals import Applied
@@ -86,9 +87,8 @@ class RetentionService:
         self._report_progress()
         await self.log_front.look()
         # The index on disk may point at more of the log than the queries say within an entry.
-        while self._core.state.is_paused:  # noqa: ASYNC110 - for a few turns of the loop
-            await asyncio.sleep(0)
-        self._drop_segments()  # first: the commands that follow may need the room that this makes
+        if await between_entries(self._core):
+            self._drop_segments()  # first: the commands that follow may need the room that this makes
         await self._expire_all()
         await self._release_all()
         await self._count_all()

@@ -7,6 +7,7 @@ from raft.proposals import Applied, Proposed
 
 
 def outcome_of(future: Proposed, timeout_s: float) -> Applied | Exception:
+    """Return the result of a proposal that has ended or was withdrawn after `timeout_s`, or its error."""
     if future.cancelled():
         return late(future, timeout_s)
     error = future.exception()
@@ -14,6 +15,9 @@ def outcome_of(future: Proposed, timeout_s: float) -> Applied | Exception:
 
 
 def late(proposed: Proposed, timeout_s: float) -> UnknownOutcome | Overloaded:
+    """Return the error of a proposal that took longer than `timeout_s`: its outcome is certain only while it is not in
+    the log.
+    """
     if proposed.is_in_log:
         return UnknownOutcome(f"not committed within {timeout_s * 1000:.0f} ms")
     return Overloaded(f"waited {timeout_s * 1000:.0f} ms for a place in the log; nothing was stored")

@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from cluster.budgets.connections import address_of_request
+from cluster.core.between_entries import between_entries
 from cluster.core.core import Core
 from cluster.http.app import json_response
 from cluster.http.requests import Natural, Request, parse_query
@@ -111,8 +112,8 @@ class BackupApi:
     async def begin(self, request: web.Request) -> web.Response:
         core = self._core
         # What is said of the state beside the index has to be of the same entry.
-        while core.state.is_paused:  # noqa: ASYNC110 - for a few turns of the loop
-            await asyncio.sleep(0)
+        if not await between_entries(core):
+            raise Problem("overloaded", "an entry of the log takes too long to be applied; begin the backup again")
         core.require_bodies()
         core.require_replica()
         if not core.state.cluster_uid:

@@ -29,6 +29,9 @@ IN_FLIGHT_MAX: Final = 2
 EXPIRY_GRACE_S: Final = 0.1
 """Extra seconds that an expired call waits for its request, whose error is more precise."""
 
+EXPIRY_STEP_S: Final = 0.02
+"""Least seconds between two looks for expired calls: many that expire one by one cost no look each."""
+
 Item = TypeVar("Item")
 Asked = TypeVar("Asked", contravariant=True)
 Result = TypeVar("Result", bound=PartResult)
@@ -113,11 +116,12 @@ class Expiries(Generic[Item, Result]):
         self._timer = None if at_s == math.inf else asyncio.get_running_loop().call_at(at_s, self._expire)
 
     def _expire(self) -> None:
+        now_s = max(asyncio.get_running_loop().time(), self._wakes_s)
         for waiting in self._open:
-            if waiting.expires_s <= self._wakes_s:
+            if waiting.expires_s <= now_s:
                 waiting.expire()
-        later = (waiting.expires_s for waiting in self._open if waiting.expires_s > self._wakes_s)
-        self._wake_at(min(later, default=math.inf))
+        later = (waiting.expires_s for waiting in self._open if waiting.expires_s > now_s)
+        self._wake_at(max(min(later, default=math.inf), now_s + EXPIRY_STEP_S))
 
 
 class CallLane(Generic[Item, Result]):

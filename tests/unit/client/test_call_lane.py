@@ -24,7 +24,7 @@ from keelmq.producing import half_sender
 from keelmq.producing.half_sender import Half
 from keelmq.transactions.decision import Decision, Transaction
 from keelmq.transactions.transaction import Outcome, TransactionProducer, TransactionResult
-from keelmq.transport.call_lane import EXPIRY_GRACE_S, Expiries, Waiting
+from keelmq.transport.call_lane import EXPIRY_GRACE_S, EXPIRY_STEP_S, Expiries, Waiting
 from keelmq.transport.connection import Connection
 from keelmq.transport.http1 import ExchangeFailed, HttpResponse
 from keelmq.transport.retry import Deadline
@@ -332,6 +332,28 @@ def test_each_call_expires_at_its_own_time_although_one_timer_watches_all() -> N
         assert ended_at_ms == {ms: -EXPIRY_GRACE_S * 1000 if ms == 200 else ms for ms in BUDGETS_MS}
 
     run_in_virtual_time(main())
+
+
+def test_many_calls_that_expire_one_by_one_cost_few_looks() -> None:
+    looks = 0
+
+    class Counting(Expiries[int, Any]):
+        def _expire(self) -> None:
+            nonlocal looks
+            looks += 1
+            super()._expire()
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        expiries = Counting()
+        calls = [Waiting[int, Any](ms, 1, Deadline(ms, loop.time), loop) for ms in range(1, 1_001)]
+        for call in calls:
+            expiries.add(call)
+        results = await asyncio.gather(*(call.future for call in calls), return_exceptions=True)
+        assert {type(each) for each in results} == {Unavailable}
+
+    run_in_virtual_time(main())
+    assert looks <= 1 / EXPIRY_STEP_S + 1
 
 
 async def test_a_closed_connection_ends_every_call() -> None:

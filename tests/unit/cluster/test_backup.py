@@ -1,9 +1,11 @@
 """Backups at one node: frames in their order, at most two at a time, given up in silence, and a log that stays."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
+from cluster.core import between_entries
 from cluster.operations import backup_api
 from raft.node import RaftNode
 from store.snapshots.backup_frames import END, LOG
@@ -55,16 +57,31 @@ async def test_frames_come_in_their_order_and_the_last_one_again(node: Node) -> 
 
 async def test_a_backup_begins_and_the_log_is_cut_between_entries(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """An entry that pauses is in the queries and not in the index."""
-    looks = [True, True]
-    monkeypatch.setattr(StateMachine, "is_paused", property(lambda _: bool(looks) and looks.pop()))
-    await begin(node)
-    assert not looks
-    looks += [True, True]
-    retention, seen = node.broker.services._retention, []
-    monkeypatch.setattr(retention, "_drop_segments", lambda: seen.append([*looks]))
-    await retention._round()
-    assert seen
-    assert not any(seen)
+    core, retention = node.core, node.broker.services._retention
+    await retention.stop()  # only the test calls it
+    paused, dropped = True, list[bool]()
+    monkeypatch.setattr(StateMachine, "is_paused", property(lambda _: paused))
+    monkeypatch.setattr(retention, "_drop_segments", lambda: dropped.append(paused))
+
+    async def both_wait() -> bool:
+        return len(core.waiters.entries) == 2
+
+    beginning, round_ = asyncio.create_task(begin(node)), asyncio.create_task(retention._round())
+    await node.wait(both_wait)
+    assert not beginning.done()
+    assert not dropped
+    paused = False
+    core.waiters.entries.reached(core.state.applied_index + 1)
+    await asyncio.gather(beginning, round_)
+    assert dropped == [False]
+
+
+async def test_an_entry_that_never_ends_holds_nobody(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry that failed is such a one, and the node stops then."""
+    monkeypatch.setattr(StateMachine, "is_paused", property(lambda _: True))
+    monkeypatch.setattr(between_entries, "TIMEOUT_S", 0.01)
+    refused = await node.call("POST", "/v1/backups", {})
+    assert (refused.status, refused.body["code"]) == (429, "overloaded")
 
 
 async def test_at_most_two_are_under_way_and_silence_ends_them(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 import typer
@@ -35,8 +35,6 @@ FOLLOW_S: Final = 2.0
 """Seconds between two questions of --follow."""
 FOLLOW_OVERLAP_MS: Final = 10_000
 """Time before a node's newest record for which --follow asks again: a record may be written later than its time."""
-
-
 OFF: Final = "node {}: authentication is off, so nobody is known and nothing is recorded"
 
 
@@ -127,8 +125,12 @@ def list_records(
     answers = run(
         servers, lambda _: ask_each(servers, lambda calls: read(calls, wanted, newest), node), as_json=as_json
     )
-    shown = merged(answers)[-newest:]
-    silent = [each for each in answers if each.answer is None]
+    _print_all(answers, merged(answers)[-newest:], as_json=as_json)
+    if any(each.answer is None for each in answers):
+        raise typer.Exit(EXIT_ERROR)
+
+
+def _print_all(answers: "Sequence[OfNode[Part]]", shown: Sequence[Shown], *, as_json: bool) -> None:
     if as_json:
         print_json(
             {
@@ -138,20 +140,20 @@ def list_records(
                     for each in answers
                     if each.answer is not None
                 ],
-                "unanswered": [each.document() for each in silent],
+                "unanswered": [each.document() for each in answers if each.answer is None],
             }
         )
-    else:
-        columns = [f"time ({zone()})", "node", "principal", "address", "call", "outcome", "entry", "request"]
-        print_table(None, columns, map(_row, shown))
-        for text in remarks(answers, shown):
-            say(text, file=sys.stderr)
-    if silent:
-        raise typer.Exit(EXIT_ERROR)
+        return
+    columns = [f"time ({zone()})", "node", "principal", "address", "call", "outcome", "entry", "request"]
+    print_table(None, columns, map(_row, shown))
+    for text in remarks(answers, shown):
+        say(text, file=sys.stderr)
 
 
 async def read(calls: "NodeCalls", wanted: "AuditFilter", newest: int) -> Part:
     """Return up to `newest` records of a node, page by page."""
+    from keelmq.admin import AuditRecord
+    from keelmq.admin.view import views_of
     from keelmq.limits import AUDIT_RECORDS_MAX
 
     found: list[AuditRecord] = []
@@ -159,10 +161,7 @@ async def read(calls: "NodeCalls", wanted: "AuditFilter", newest: int) -> Part:
     while True:
         limit = min(newest - len(found), AUDIT_RECORDS_MAX)
         page: AuditPage = await calls.audit(wanted, limit=limit, after=after)
-        documents = page.document["records"]
-        for each, document in zip(page.records, documents, strict=True):
-            each.__dict__["_document"] = document  # parts of an answer do not keep theirs
-        found += page.records
+        found += views_of(AuditRecord, page.document, "records")  # parts of an answer do not keep their documents
         unreadable += page.unreadable
         after = page.next
         if after is None or len(found) >= newest:
@@ -180,16 +179,15 @@ def merged(answers: "Iterable[OfNode[Part]]") -> list[Shown]:
     return sorted(found, key=lambda each: each.record.at_ms)  # stable: those of a node stay in the order of writing
 
 
-def remarks(answers: "Iterable[OfNode[Part]]", shown: Iterable[Shown]) -> Iterable[str]:
-    """Return what a reader of the list has to know beside it."""
-    listed = list(shown)
+def remarks(answers: "Iterable[OfNode[Part]]", shown: Sequence[Shown]) -> Iterable[str]:
+    """Yield the gaps of the list: nodes that did not answer or record nothing, and records that are missing."""
     for of in answers:
         if of.answer is None:
             yield f"{of.url}: {of.error}"
             continue
         if of.answer.auth == "off":
             yield OFF.format(of.node_id)
-        missing = [each.record for each in listed if each.node_id == of.node_id and each.record.missing_before]
+        missing = [each.record for each in shown if each.node_id == of.node_id and each.record.missing_before]
         for record in missing:
             yield f"node {of.node_id}: {record.missing_before} records before {when(record.at_ms)} could not be kept"
         if of.answer.unreadable:
