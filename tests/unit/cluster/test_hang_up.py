@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from cluster.broker import Broker
-from cluster.main import reload_at_hang_ups
+from cluster.process.config import NodeConfig
+from cluster.serving import reload_at_hang_ups
 from tests.patience import PATIENCE_S
 from tests.unit.cluster.conftest import node_config
 
@@ -25,13 +27,14 @@ def root_level() -> Iterator[None]:
 async def test_the_configuration_is_read_beside_the_loop(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The loop waits for no file that the configuration names: one of quotas takes 250 ms to validate."""
     readers, hang_ups = list[threading.Thread](), asyncio.Event()
-    broker = Broker.open(node_config(tmp_path), pytest.fail)
+    config = node_config(tmp_path)
+    broker = Broker.open(config, pytest.fail)
 
-    def read_level() -> str:
+    def read_again() -> NodeConfig:
         readers.append(threading.current_thread())
-        return "warning"
+        return replace(config, log_level="warning")
 
-    reloads = asyncio.create_task(reload_at_hang_ups(hang_ups, broker, read_level))
+    reloads = asyncio.create_task(reload_at_hang_ups(hang_ups, broker, read_again))
     try:
         hang_ups.set()
         async with asyncio.timeout(PATIENCE_S):
