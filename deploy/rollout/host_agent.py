@@ -5,6 +5,7 @@ The first line of standard input is the request; what follows is the content of 
 running process itself says what runs (`/proc`), and no file that could be wrong does.
 """
 
+import base64
 import contextlib
 import json
 import os
@@ -28,6 +29,7 @@ from deploy.rollout.host_root import (
     is_ours,
     own_environment,
     put,
+    put_bytes,
     require_ours,
     require_stopped,
     running,
@@ -126,6 +128,24 @@ def reach(targets: list[list[Any]]) -> dict[str, Any]:
     with ThreadPoolExecutor(max(1, len(targets))) as pool:
         reasons = list(pool.map(attempt, targets))
     return {"refused": [[*target, reason] for target, reason in zip(targets, reasons, strict=True) if reason]}
+
+
+def claim(root: Path, owner: str) -> dict[str, Any]:
+    """Mark the root as one of the tool, for the node."""
+    if not is_ours(root, owner):
+        raise AgentError(f"{root} is in use by something else; choose another root or empty it")
+    put_bytes(root / MARK, owner.encode())
+    return {}
+
+
+def prepare(root: Path, owner: str, files: dict[str, str], program: str, config: str) -> dict[str, Any]:
+    """Claim the root, store the files (Base64, by name below it), and have keelmqd check the configuration among them:
+    all in one call, because each one over ssh costs the time of a handshake.
+    """
+    claim(root, owner)
+    for name, content in files.items():
+        put_bytes(root / name, base64.b64decode(content))
+    return check(program, str(root / config))
 
 
 def check(program: str, config: str) -> dict[str, Any]:
@@ -346,7 +366,8 @@ def destroy(root: Path, owner: str) -> dict[str, Any]:
 ACTIONS: dict[str, Callable[..., dict[str, Any]]] = {
     "facts": facts,
     "put": put,
-    "check": check,
+    "claim": claim,
+    "prepare": prepare,
     "start": start,
     "stop": stop,
     "logs": logs,

@@ -6,12 +6,13 @@ Its source is sent with each call, as that of host_agent.py is.
 import contextlib
 import fcntl
 import hashlib
+import io
 import os
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 MARK = ".keelmq-deploy"
 """File that says that the tool made the directory which it is in."""
@@ -94,6 +95,16 @@ def require_stopped(root: Path) -> None:
 
 def put(path: Path, sha256: str, mode: int) -> dict[str, Any]:
     """Store standard input as the file, whole or not at all."""
+    _store(path, sys.stdin.buffer, sha256, mode)
+    return {}
+
+
+def put_bytes(path: Path, content: bytes) -> None:
+    """Store the file for its owner alone, whole or not at all."""
+    _store(path, io.BytesIO(content), hashlib.sha256(content).hexdigest(), 0o600)
+
+
+def _store(path: Path, source: BinaryIO, sha256: str, mode: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     for left in path.parent.glob(f"{path.name}.*.new"):
         with contextlib.suppress(OSError), left.open("rb") as stream:
@@ -104,7 +115,7 @@ def put(path: Path, sha256: str, mode: int) -> dict[str, Any]:
     with open(handle, "wb") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         os.fchmod(handle, mode)
-        while block := sys.stdin.buffer.read(1 << 20):
+        while block := source.read(1 << 20):
             digest.update(block)
             stream.write(block)
         stream.flush()
@@ -113,7 +124,6 @@ def put(path: Path, sha256: str, mode: int) -> dict[str, Any]:
             os.unlink(new)
             raise AgentError(f"{path}: the file did not arrive whole")
         os.rename(new, path)
-    return {}
 
 
 def digest(path: Path) -> dict[str, Any]:

@@ -73,11 +73,9 @@ class Deployed:
     def prepare(self, secret: bytes | None, config: str | None = None) -> None:
         """Bring the configuration, and have keelmqd check it. The running node does not change."""
         content = config or self.node.config
-        self.host.claim()
-        if secret is not None:
-            self.host.put("etc/peer_secret", secret)
-        self.host.put(config_name(content), content.encode())
-        self.host.check(self.program, self.config_path(content))
+        files = {} if secret is None else {"etc/peer_secret": secret}
+        files[config_name(content)] = content.encode()
+        self.host.prepare(files, self.program, config_name(content))
 
     def start(self, config: str | None = None) -> None:
         self.host.start(self.program, self.config_path(config or self.node.config))

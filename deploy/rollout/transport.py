@@ -4,6 +4,7 @@ ssh is the system's, so its configuration, agent and known hosts apply. It asks 
 stand in the way of a tool that may run without a terminal.
 """
 
+import base64
 import contextlib
 import hashlib
 import json
@@ -74,9 +75,13 @@ class Host:
 
     def claim(self) -> None:
         """Mark the node's root as one of this tool. Raises HostError when something else is in it."""
-        if not self.facts()["is_ours"]:
-            raise HostError(self.node, f"{self.node.root} is in use by something else; choose another root or empty it")
-        self.put(".keelmq-deploy", self._owner.encode())
+        self._call("claim", root=self.node.root, owner=self._owner)
+
+    def prepare(self, files: dict[str, bytes], program: str, config: str) -> None:
+        """Claim the node's root, store the files below it, and have keelmqd check the configuration among them."""
+        encoded = {name: base64.b64encode(content).decode() for name, content in files.items()}
+        given: dict[str, Any] = {"root": self.node.root, "owner": self._owner, "files": encoded}
+        self._call("prepare", **given, program=program, config=config)
 
     def put(self, name: str, content: bytes, mode: int = 0o600) -> str:
         """Store the file below the node's root and return its path."""
@@ -113,9 +118,6 @@ class Host:
             return False
         self.put(name, content, mode)
         return True
-
-    def check(self, program: str, config: str) -> None:
-        self._call("check", program=program, config=config)
 
     def start(self, program: str, config: str) -> None:
         self._call("start", root=self.node.root, program=program, config=config, owner=self._owner)

@@ -147,3 +147,38 @@ def test_the_output_of_a_node_is_for_its_user_alone(root: Path) -> None:
             os.sched_yield()
         assert log.stat().st_mode & 0o777 == 0o600
         log.unlink()
+
+
+def checking_program(directory: Path, code: int) -> str:
+    """Return a keelmqd that notes its arguments and finds the configuration good (0) or bad."""
+    program = directory / "keelmqd"
+    program.write_text(f'#!/bin/sh\necho "$@" > "{directory}/checked"\necho "not so" >&2\nexit {code}\n')
+    program.chmod(0o755)
+    return str(program)
+
+
+def test_a_host_is_prepared_in_one_call(tmp_path: Path) -> None:
+    files = {"etc/peer_secret": "c2VjcmV0", "etc/keelmqd-1.toml": "aWQgPSAx"}
+    given = {"root": str(tmp_path / "new"), "owner": OWNER, "files": files, "config": "etc/keelmqd-1.toml"}
+    assert answer_of(call("prepare", program=checking_program(tmp_path, 0), **given)) == {}
+    root = tmp_path / "new"
+    assert is_ours(root, OWNER)
+    assert (root / MARK).exists()
+    assert (root / "etc/peer_secret").read_bytes() == b"secret"
+    assert (root / "etc/peer_secret").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "checked").read_text() == f"--config {root}/etc/keelmqd-1.toml --check-config\n"
+    assert answer_of(call("prepare", program=checking_program(tmp_path, 2), **given)) == {"error": "not so"}
+
+
+def test_a_root_of_something_else_is_not_prepared(root: Path, tmp_path: Path) -> None:
+    before = sorted(root.iterdir())
+    given = {
+        "owner": "node 1 of the cluster bank\n",
+        "files": {"etc/a": "YQ=="},
+        "program": "/bin/false",
+        "config": "a",
+    }
+    answer = answer_of(call("prepare", root=str(root), **given))
+    assert "in use by something else" in str(answer["error"])
+    assert sorted(root.iterdir()) == before
+    assert (root / MARK).read_text() == OWNER
