@@ -79,11 +79,9 @@ class FeatureLevels:
         """The committed feature level: no command above it is proposed or relied on. It never goes down."""
         return self._state.membership.settled.configuration.feature_level
 
-    @property
     def of_proposals(self) -> int | None:
         """The level of commands that are proposed now; None while a higher one is in the log and not committed yet."""
-        in_force = self.in_force
-        return in_force if self._state.membership.current.feature_level == in_force else None
+        return self._state.membership.level_of_proposals
 
     def build_of(self, node_id: int) -> Build | None:
         """Return the build that a node runs; None while the node is not connected."""

@@ -206,6 +206,13 @@ class Membership:
         return self._known[0]
 
     @property
+    def level_of_proposals(self) -> int | None:
+        """Feature level of commands that are proposed now; None while a higher one is in the log and not settled."""
+        known = self._known
+        level = known[0].configuration.feature_level
+        return level if len(known) == 1 or known[-1].configuration.feature_level == level else None
+
+    @property
     def nodes(self) -> frozenset[int]:
         """Ids of the nodes of all these configurations, learners included."""
         return frozenset(member.node_id for each in self._known for member in each.configuration.members)

@@ -110,7 +110,7 @@ class RaftNode:
             self.durable_on,
             self.clock_ms.stamp_ms,
             self.clocks.is_sure,
-            lambda: self.feature_levels.of_proposals,
+            self.feature_levels.of_proposals,
             max_entry_bytes=config.max_entry_bytes,
             max_entries_in_flight=config.max_entries_in_flight,
             max_in_flight_bytes=config.max_in_flight_bytes,

@@ -22,7 +22,7 @@ from cluster.core.entry_work import further_work_bytes
 from cluster.core.log_pins import LogPins
 from cluster.core.log_reads import LogReads
 from cluster.core.long_poll import AppliedWaiters
-from cluster.core.outcomes import late, outcome_of
+from cluster.core.outcomes import late, outcome_of, until_settled
 from cluster.core.reader_threads import ReaderThreads
 from cluster.limits import RESPONSE_BYTES_MAX
 from cluster.metrics import Metrics
@@ -249,16 +249,13 @@ class Core:
             except Exception as error:
                 settled[ordinal] = error
         try:
-            if futures:
-                await asyncio.wait(futures, timeout=timeout_s)
+            await until_settled(futures, timeout_s)
         finally:
             _count_wait(begun_s)
-            for future in futures:  # proposals that are not in the log yet are withdrawn: nobody waits for them
-                if not future.cancel() and not future.cancelled():
-                    future.exception()  # retrieved, so that asyncio does not log it: the caller may be gone
-        outcomes = (outcome_of(future, timeout_s) for future in futures)
+            outcomes = [outcome_of(future, timeout_s) for future in futures]
         self.metrics.commit_seconds.observe(time.perf_counter() - begun_s)
-        results = [settled.get(ordinal) or next(outcomes) for ordinal in range(len(proposals))]
+        following = iter(outcomes)
+        results = [settled.get(ordinal) or next(following) for ordinal in range(len(proposals))]
         for result in results:
             if isinstance(result, Exception):
                 self.refusals.note(result)

@@ -1,16 +1,35 @@
 """The outcome of a proposal that was waited for, as an answer to the client."""
 
+import asyncio
+from collections.abc import Sequence
 from typing import cast
 
 from raft.errors import Overloaded, UnknownOutcome
 from raft.proposals import Applied, Proposed
 
 
+async def until_settled(futures: Sequence[Proposed], timeout_s: float) -> None:
+    """Wait until all proposals have ended, at most `timeout_s`. The last is waited for first: proposals that were made
+    together mostly share an entry, and then all have ended.
+    """
+    now_s = asyncio.get_running_loop().time
+    deadline_s = now_s() + timeout_s
+    for future in reversed(futures):
+        if future.done():
+            continue
+        left_s = deadline_s - now_s()
+        if left_s <= 0:
+            return
+        await asyncio.wait((future,), timeout=left_s)
+
+
 def outcome_of(future: Proposed, timeout_s: float) -> Applied | Exception:
-    """Return the result of a proposal that has ended or was withdrawn after `timeout_s`, or its error."""
-    if future.cancelled():
+    """Return the result or the error of a proposal. One that has not ended is withdrawn, `timeout_s` after it was made:
+    nobody waits for it.
+    """
+    if future.cancel() or future.cancelled():
         return late(future, timeout_s)
-    error = future.exception()
+    error = future.exception()  # retrieved in any case, so that asyncio does not log it
     return future.result() if error is None else cast("Exception", error)
 
 

@@ -8,6 +8,7 @@ import base64
 import binascii
 import itertools
 import struct
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Final, Literal
 
@@ -147,10 +148,12 @@ def decode_pieces(block: bytes, where: str) -> Iterator[Sequence[BlockMessage]]:
     """Decode as `decode_block` does, some messages at a time, so that the caller can let other work run in between."""
     if len(block) > BLOCK_BYTES_MAX:
         raise _too_large(len(block), where)
-    if announced_messages(block) > BLOCK_MESSAGES_MAX:
-        raise _too_many(announced_messages(block), where)
+    announced = announced_messages(block)
+    if announced > BLOCK_MESSAGES_MAX:
+        raise _too_many(announced, where)
+    is_small = len(block) <= PIECE_BYTES and announced <= PIECE_MESSAGES
     first = 0
-    for piece in _pieces(block, where):
+    for piece in (block,) if is_small else _pieces(block, where):
         try:
             messages = _decoder.decode(piece)
         except (ValueError, RecursionError) as error:
@@ -176,15 +179,13 @@ def _pieces(block: bytes, where: str = "block") -> Iterator[bytes]:
         packed = _splitter.decode(block)
     except (ValueError, RecursionError) as error:
         raise Problem("invalid_request", f"{where}: {error}") from None
-    piece: list[msgspec.Raw] = []
-    size_bytes = 0
-    for message in packed:
-        if piece and (size_bytes + len(message) > PIECE_BYTES or len(piece) == PIECE_MESSAGES):
-            yield _array_of(piece)
-            piece, size_bytes = [], 0
-        piece.append(message)
-        size_bytes += len(message)
-    yield _array_of(piece)
+    ends = list(itertools.accumulate(map(len, packed)))
+    first = begin = 0
+    while first < len(packed):
+        last_by_number = min(first + PIECE_MESSAGES, len(packed))
+        last = max(first + 1, bisect_right(ends, begin + PIECE_BYTES, first, last_by_number))
+        yield _array_of(packed[first:last])
+        first, begin = last, ends[last - 1]
 
 
 def _array_of(packed: Sequence[msgspec.Raw]) -> bytes:

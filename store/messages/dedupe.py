@@ -23,6 +23,10 @@ from store.limits import DEDUPE_MAX_ENTRIES, DEDUPE_MIN_ENTRIES, DEDUPE_WINDOW_M
 
 EXPIRED_RECORDS_PER_ENTRY: Final = 2
 """More than one, so that expiry catches up after a burst: an entry adds at most one expiry record."""
+UNKNOWN_KEPT: Final = 4_096
+"""Number of batch ids that were looked for in vain and are not looked for again: those of half messages are asked for
+twice, at the half and at its commit.
+"""
 
 
 class KnownMessage(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
@@ -90,11 +94,21 @@ class DedupeWindow:
         self._max_entries = max_entries
         self._min_entries = min_entries
         self._remembered: list[bytes] = []
+        self._unknown: set[bytes] = set()
+        """Keys of batch ids that are not in the index: `_remember` is all that adds one."""
         self._oldest: tuple[int, int] | None = None  # time and number of ids of the oldest expiry record, once read
 
     def batch(self, topic_id: int, batch_id: str) -> SeenBatch | None:
-        value = self._index.get(keys.batch_id(topic_id, batch_id))
-        return _decode_batch(value) if value is not None else None
+        key = keys.batch_id(topic_id, batch_id)
+        if key in self._unknown:
+            return None
+        value = self._index.get(key)
+        if value is not None:
+            return _decode_batch(value)
+        if len(self._unknown) >= UNKNOWN_KEPT:
+            self._unknown.clear()
+        self._unknown.add(key)
+        return None
 
     def message(self, topic_id: int, message_id: str) -> SeenMessage | None:
         value = self._index.get(keys.message_id(topic_id, message_id))
@@ -138,6 +152,7 @@ class DedupeWindow:
                 return
 
     def _remember(self, key: bytes, value: bytes) -> None:
+        self._unknown.discard(key)
         self._index.put(key, value)
         self._remembered.append(key)
 

@@ -38,6 +38,12 @@ def _notes_in_memory(window: DedupeWindow, key: bytes, value: bytes) -> None:
     _remember(window, key, value)
 
 
+def stays_ignorant(window: DedupeWindow, key: bytes, value: bytes) -> None:
+    """A batch id that was looked for in vain once is taken for unknown ever after."""
+    window._index.put(key, value)
+    window._remembered.append(key)
+
+
 def ignores_the_topic(topic_id: int, value: str) -> bytes:
     """An id that was used on one topic counts as known on all."""
     return keys.BATCH_ID + value.encode()
@@ -58,6 +64,7 @@ MUTANTS = (
     mutant(9, Swap(DedupeWindow, "batch", knows_no_batch)),
     mutant(9, Swap(DedupeWindow, "messages", knows_no_message)),
     mutant(9, Swap(DedupeWindow, "batch", forgets_ids_at_a_restart), Swap(DedupeWindow, "_remember", _notes_in_memory)),
+    mutant(9, Swap(DedupeWindow, "_remember", stays_ignorant)),
     mutant(9, Swap(keys, "batch_id", ignores_the_topic)),
     mutant(9, Swap(DedupeWindow, "__init__", forgets_the_youngest_ids), rare=True),
     mutant(

@@ -234,3 +234,32 @@ def test_the_batches_of_a_send_are_looked_up_once_each(replica: Replica, monkeyp
     twice = replica.one(produce(header(batch_id="new"), header(batch_id="other"), header(batch_id="new")))
     assert isinstance(twice, Produced)
     assert [each.duplicate for each in twice.results] == [False, False, True]
+
+
+def test_an_id_that_was_unknown_is_looked_up_once_and_found_once_it_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("store.messages.dedupe.UNKNOWN_KEPT", 2)
+    index = Index.open(str(tmp_path / "unknown"))
+    window = DedupeWindow(index, DedupeCounters(), window_ms=100, max_entries=DEDUPE_MAX_ENTRIES, min_entries=0)
+    looked_up: list[bytes] = []
+    get = index.get
+
+    def counted(key: bytes) -> bytes | None:
+        looked_up.append(key)
+        return get(key)
+
+    monkeypatch.setattr(index, "get", counted)
+    assert [window.batch(1, "half"), window.batch(1, "half"), window.batch(2, "half")] == [None] * 3
+    assert looked_up == [keys.batch_id(1, "half"), keys.batch_id(2, "half")]
+    seen = SeenBatch(1, 0, 0, 0, 7, 1)
+    window.remember_batch(1, "half", seen)
+    window.end_entry(clock_ms=1_000)
+    assert window.batch(1, "half") == seen
+    index.commit()
+    assert window.batch(1, "half") == seen
+    for number in range(5):  # more than are kept
+        assert window.batch(1, f"other{number}") is None
+    window.end_entry(clock_ms=1_100)
+    assert window.batch(1, "half") is None, "it is as old as the window"
+    index.close()
