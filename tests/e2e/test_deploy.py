@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -160,12 +160,12 @@ async def test_a_restart_node_by_node_fails_no_call(deployment: Deployment) -> N
     assert not (deployment.directory / "cluster.toml.restart").exists()
 
 
-def kill_once(deployment: Deployment, arguments: tuple[str, ...], happened: Callable[[str], bool]) -> str:
-    """Start the tool and kill it with SIGKILL once `happened` is true of its output so far; return that output."""
+def kill_once(deployment: Deployment, arguments: tuple[str, ...], text: str) -> str:
+    """Start the tool and kill it with SIGKILL once it has printed the text; return its output until then."""
     process = subprocess.Popen(deployment.command(*arguments), cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     output = ""
-    while not happened(output):
+    while text not in output:
         line = process.stdout.readline()
         assert line, output
         output += line
@@ -178,7 +178,7 @@ def test_a_restart_whose_tool_was_killed_goes_on_where_it_stopped(deployment: De
     deployment.done("bootstrap")
     for step in range(4, 7):
         before = deployment.pids()
-        output = kill_once(deployment, ("restart",), lambda text, step=step: f"{step} of 7: " in text)  # type: ignore[misc]
+        output = kill_once(deployment, ("restart",), f"{step} of 7: ")
         first = int(re.findall(r"4 of 7: node (\d)", output)[0])
         between = deployment.pids()
         output = deployment.done("restart")

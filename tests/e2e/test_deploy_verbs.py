@@ -141,16 +141,16 @@ async def test_a_wiped_host_comes_back_under_load(deployment: Deployment) -> Non
     assert deployment.pids() == pids
 
 
-@pytest.mark.parametrize("step", range(1, 4))
-def test_a_replacement_whose_tool_was_killed_ends_alike(deployment: Deployment, step: int) -> None:
+def test_a_replacement_whose_tool_was_killed_ends_alike(deployment: Deployment) -> None:
     deployment.done("bootstrap")
-    number = deployment.leader()
-    wipe(deployment, number)
-    kill_once(deployment, ("replace", str(number)), lambda text: f"{step} of 3: " in text)
-    deployment.done("replace", str(number))
-    assert set(deployment.pids()) == {1, 2, 3}
-    assert members(deployment) == {1: "voter", 2: "voter", 3: "voter"}
-    deployment.done("status")
+    for step in ("1 of 3: ", "2 of 3: ", "3 of 3: "):
+        number = deployment.leader()
+        wipe(deployment, number)
+        kill_once(deployment, ("replace", str(number)), step)
+        deployment.done("replace", str(number))
+        assert set(deployment.pids()) == {1, 2, 3}
+        assert members(deployment) == {1: "voter", 2: "voter", 3: "voter"}
+        deployment.done("status")
 
 
 def test_a_node_is_added_and_removed(deployment: Deployment) -> None:
@@ -164,7 +164,7 @@ def test_a_node_is_added_and_removed(deployment: Deployment) -> None:
     assert deployment.run("replace", "4").returncode == 1
     assert result(deployment, "add", "4", "--dry-run")["steps"] == 5
     assert members(deployment) == {1: "voter", 2: "voter", 3: "voter"}
-    kill_once(deployment, ("add", "4"), lambda text: "3 of 5: " in text)
+    kill_once(deployment, ("add", "4"), "3 of 5: ")
     deployment.done("add", "4")
     assert members(deployment) == {1: "voter", 2: "voter", 3: "voter", 4: "voter"}
     assert {number: deployment.pids()[number] for number in before} == before
@@ -262,8 +262,8 @@ def test_a_rollback_goes_back_once_and_ends_alike_when_killed(deployment: Deploy
     deployment.write()
     deployment.done("upgrade")
     assert releases(deployment) == ["b", "b", "b"]
-    kill_once(deployment, ("rollback",), lambda text: "2 of 3: " in text)
-    kill_once(deployment, ("rollback",), lambda text: "5 of 7: " in text)
+    kill_once(deployment, ("rollback",), "2 of 3: ")
+    kill_once(deployment, ("rollback",), "5 of 7: ")
     deployment.done("rollback")
     assert releases(deployment) == ["a", "a", "a"]
     before = deployment.pids()
