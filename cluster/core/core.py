@@ -225,7 +225,7 @@ class Core:
     def _weighed(self, proposal: Proposal) -> Proposal:
         """Add what the command carries out of the state: many decisions about large transactions share no entry."""
         further = further_work_bytes(proposal.command, self.state)
-        return proposal._replace(further_work_bytes=further) if further else proposal
+        return Proposal(proposal.command, proposal.blocks, further, proposal.principal) if further else proposal
 
     async def propose_all(self, proposals: Sequence[Proposal]) -> list[Applied | Exception]:
         """Propose all commands at once. Return, in order, the outcome or the error of `propose` for each.

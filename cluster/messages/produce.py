@@ -182,7 +182,8 @@ async def checked_batch(
     for piece in decode_pieces(block, f"{where}.block"):
         attributes.count(piece)
         messages.extend(piece)
-        await attributes.pace.step()
+        if attributes.pace.is_tired:
+            await attributes.pace.rest()
     queue = request_number % topic.queues if batch.queue is None else require_queue(topic, batch.queue)
     header = BatchHeader(
         topic.topic,
