@@ -165,6 +165,6 @@ async def test_work_that_fails_is_an_alarm_until_it_is_done_again(node: Node, mo
 def test_no_other_task_runs_for_ever() -> None:
     folder = Path(cluster.__file__).parent
     making = {path.name for path in folder.rglob("*.py") if "create_task(" in path.read_text()}
-    assert making == {"background.py", "main.py", "tls_listener.py"}, (
+    assert making == {"background.py", "serving.py", "tls_listener.py"}, (
         "a handshake ends within TLS_HANDSHAKE_TIMEOUT_S, and SIGHUP is served on whatever a round raises"
     )
