@@ -19,6 +19,8 @@ STAGGER_S: Final = (0.0, 1.0)
 HOLD_S: Final = (0.8, 5.0)
 PEACE_S: Final = (0.3, 2.0)
 PROGRESS_TIMEOUT_S: Final = 60.0
+SLOW_HEAL_MS: Final = 3_000
+"""A heal that takes longer is told with its time, so that it can be found in the logs of the nodes."""
 # Space and network first: a node that is started needs both,
 # and a node needs them to take part in a change of the members.
 HEAL_ORDER: Final = ("disk", "network", "clock", "process", "stranger", "membership")
@@ -112,8 +114,11 @@ class Scheduler:
                 Kind.NO_PROGRESS, f"round {number}: no write was acknowledged {PROGRESS_TIMEOUT_S:.0f} s after the heal"
             )
             return
-        self.heals.append(Heal(round((acked_s - begun_s) * 1000, 1), faults))
-        self._cluster.history.write("progress", round=number, heal_ms=self.heals[-1].ms)
+        heal_ms = round((acked_s - begun_s) * 1000, 1)
+        self.heals.append(Heal(heal_ms, faults))
+        self._cluster.history.write("progress", round=number, heal_ms=heal_ms)
+        if heal_ms > SLOW_HEAL_MS:
+            self._event("recovery", f"round {number}: writes again, {heal_ms / 1000:.1f} s after {faults} was healed")
 
     def _note(self, what: str, number: int, kind: FaultKind, text: str) -> None:
         self._cluster.history.write(what, round=number, fault=kind.name, done=text)
