@@ -80,6 +80,14 @@ class LevelOf(NamedTuple):
     version: str
 
 
+class _Layout(NamedTuple):
+    """The fields of a struct that a level knows."""
+
+    fields: tuple[str, ...]
+    nested: tuple[int, ...]
+    """Places of the fields that may hold a struct which a later level changes."""
+
+
 class Features:
     """A table of levels, with the lookups derived from it. There is one per process, `FEATURES`."""
 
@@ -101,6 +109,7 @@ class Features:
         self._level_of = {name: level.number for level in tuple(of_code) or self.levels for name in level.adds}
         self._named_maximum = max(self._level_of.values(), default=FIRST_LEVEL)
         self._changed: dict[type, bool] = {}
+        self._layouts: dict[tuple[type, int], _Layout] = {}
 
     def level_of(self, name: str) -> int:
         """Return the level that a struct, a field or another feature belongs to."""
@@ -149,14 +158,28 @@ class Features:
             return [self.at(item, level) for item in value]
         if not isinstance(value, msgspec.Struct) or not self._has_changed(type(value)):
             return value
-        kind, config = type(value).__name__, value.__struct_config__
-        if self.level_of(kind) > level:
-            raise ValueError(f"{kind} belongs to feature level {self.level_of(kind)}, not {level}")
-        names = [name for name in value.__struct_fields__ if self.level_of(f"{kind}.{name}") <= level]
-        if names != list(value.__struct_fields__[: len(names)]):
-            raise ValueError(f"{kind} has a field of level {level} behind one of a later level")
-        items = [self.at(getattr(value, name), level) for name in names]
-        return items if config.tag is None else [config.tag, *items]
+        kind = type(value)
+        layout = self._layouts.get((kind, level)) or self._layout(kind, level)
+        items = [getattr(value, name) for name in layout.fields]
+        for place in layout.nested:
+            items[place] = self.at(items[place], level)
+        tag = kind.__struct_config__.tag
+        return items if tag is None else [tag, *items]
+
+    def _layout(self, kind: type[msgspec.Struct], level: int) -> "_Layout":
+        """Return the layout of the struct at the level, and keep it: `at` is called for all that an entry says. Raises
+        as `at` does.
+        """
+        name = kind.__name__
+        if self.level_of(name) > level:
+            raise ValueError(f"{name} belongs to feature level {self.level_of(name)}, not {level}")
+        fields = tuple(each for each in kind.__struct_fields__ if self.level_of(f"{name}.{each}") <= level)
+        if fields != kind.__struct_fields__[: len(fields)]:
+            raise ValueError(f"{name} has a field of level {level} behind one of a later level")
+        hints = typing.get_type_hints(kind)
+        nested = [place for place, each in enumerate(fields) if any(map(self._has_changed, _structs_in(hints[each])))]
+        self._layouts[kind, level] = layout = _Layout(fields, tuple(nested))
+        return layout
 
     def _has_changed(self, kind: type) -> bool:
         """Return whether a later level names the struct, or any struct that it may hold."""
