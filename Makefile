@@ -32,6 +32,8 @@ SEEDS ?= 50
 SEED ?=
 FIRST_SEED ?=
 PYTEST_ARGS ?=
+# End-to-end tests wait a third of their time, so that three workers keep two cores busy.
+TEST_WORKERS ?= 3
 SIM_ARGS ?=
 MUTANT ?=
 NEMESIS ?= all
@@ -109,7 +111,7 @@ lint: $(TOOLS) $(SPARK) ## what `check` says of the code without running it
 
 test: $(TOOLS) $(SPARK) ## the whole test suite, with real broker processes
 	@tests/prepare.sh
-	@$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 demo: $(BROKER) ## the shop: two services, three nodes, kill -9 in every bad moment, nothing lost (a minute)
 	@$(BIN)/python -m examples.shop.demo $(DEMO_ARGS)

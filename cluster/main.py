@@ -65,12 +65,14 @@ def run_command(given: Sequence[str]) -> int:
         config = load(file, os.environ, parsed)
     except ConfigError as error:
         raise StartupError(ExitCode.BAD_CONFIG, str(error)) from None
+    # Late, since it takes thrice as long to import as all that other commands need; and for a check too, so that a
+    # broker that cannot be imported here is found before a node is stopped for it.
+    from cluster.serving import run_node
+
     if check_only:
         print(f"keelmqd: the configuration of node {config.node_id} of cluster {config.cluster_id!r} is valid")
         return ExitCode.STOPPED
     os.umask(PRIVATE_UMASK)
-    from cluster.serving import run_node  # the broker takes thrice as long to import as all that checks need
-
     return run_node(config, partial(load, file, os.environ, parsed))
 
 

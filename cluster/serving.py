@@ -1,6 +1,6 @@
 """Runs a node until it is told to stop.
 
-Only `main` imports this module, and late: the broker takes thrice as long to import as what the other commands need.
+Only `main` imports this module, and late: the broker takes thrice as long to import as what other commands need.
 """
 
 import asyncio

@@ -34,4 +34,5 @@ shift
 pip=$(echo "$here"/pip/pip-*.whl)
 PIP_CONFIG_FILE=/dev/null "$target/bin/python" -I "$pip/pip" install --quiet --disable-pip-version-check \
     --no-cache-dir --no-index --no-deps "$@"
+"$target/bin/python" -I -c "import cluster.serving" # what a node needs can be loaded on this host
 "$target/bin/keelmqd" --version

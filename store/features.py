@@ -166,7 +166,7 @@ class Features:
         tag = kind.__struct_config__.tag
         return items if tag is None else [tag, *items]
 
-    def _layout(self, kind: type[msgspec.Struct], level: int) -> "_Layout":
+    def _layout(self, kind: type[msgspec.Struct], level: int) -> _Layout:
         """Return the layout of the struct at the level, and keep it: `at` is called for all that an entry says. Raises
         as `at` does.
         """

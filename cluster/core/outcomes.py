@@ -24,8 +24,8 @@ async def until_settled(futures: Sequence[Proposed], timeout_s: float) -> None:
 
 
 def outcome_of(future: Proposed, timeout_s: float) -> Applied | Exception:
-    """Return the result or the error of a proposal. One that has not ended is withdrawn, `timeout_s` after it was made:
-    nobody waits for it.
+    """Return the result or the error of a proposal. One that has not ended is withdrawn, because nobody waits for
+    it any more: `timeout_s` are over, or the caller is gone.
     """
     if future.cancel() or future.cancelled():
         return late(future, timeout_s)

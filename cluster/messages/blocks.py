@@ -9,7 +9,7 @@ import binascii
 import itertools
 import struct
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -151,9 +151,8 @@ def decode_pieces(block: bytes, where: str) -> Iterator[Sequence[BlockMessage]]:
     announced = announced_messages(block)
     if announced > BLOCK_MESSAGES_MAX:
         raise _too_many(announced, where)
-    is_small = len(block) <= PIECE_BYTES and announced <= PIECE_MESSAGES
     first = 0
-    for piece in (block,) if is_small else _pieces(block, where):
+    for piece in _pieces(block, where):
         try:
             messages = _decoder.decode(piece)
         except (ValueError, RecursionError) as error:
@@ -167,14 +166,17 @@ def decode_pieces(block: bytes, where: str) -> Iterator[Sequence[BlockMessage]]:
         raise Problem("invalid_request", f"{where}: a block holds at least one message")
 
 
-def _pieces(block: bytes, where: str = "block") -> Iterator[bytes]:
+def _pieces(block: bytes, where: str = "block") -> Iterable[bytes]:
     """Split the block into blocks of about PIECE_BYTES or PIECE_MESSAGES each, without decoding the messages.
 
     Raises Problem invalid_request when it is not a msgpack array.
     """
     if len(block) <= PIECE_BYTES and announced_messages(block) <= PIECE_MESSAGES:
-        yield block
-        return
+        return (block,)
+    return _split(block, where)
+
+
+def _split(block: bytes, where: str) -> Iterator[bytes]:
     try:
         packed = _splitter.decode(block)
     except (ValueError, RecursionError) as error:

@@ -143,9 +143,13 @@ def prepare(root: Path, owner: str, files: dict[str, str], program: str, config:
     all in one call, because each one over ssh costs the time of a handshake.
     """
     claim(root, owner)
-    for name, content in files.items():
-        put_bytes(root / name, base64.b64decode(content))
-    return check(program, str(root / config))
+    with alone(root):
+        if not (root / MARK).exists():
+            raise AgentError(f"{root} was removed meanwhile")
+        require_ours(root, owner)
+        for name, content in files.items():
+            put_bytes(root / name, base64.b64decode(content))
+        return check(program, str(root / config))
 
 
 def check(program: str, config: str) -> dict[str, Any]:
@@ -153,7 +157,7 @@ def check(program: str, config: str) -> dict[str, Any]:
     command = [program, "--config", config, "--check-config"]
     done = subprocess.run(command, capture_output=True, text=True, env=own_environment())  # noqa: S603
     if done.returncode != 0:
-        raise AgentError((done.stderr.strip() or f"{program} ended with {done.returncode}")[-2000:])
+        raise AgentError(f"keelmqd --check-config: {(done.stderr.strip() or done.returncode)}"[-2000:])
     return {}
 
 

@@ -58,7 +58,7 @@ def alone(root: Path) -> Iterator[None]:
 
 
 def is_new(path: Path, name: str) -> bool:
-    """Return whether `put` was killed while it stored a file of this name there."""
+    """Return whether a call was killed while it stored a file of this name there."""
     return path.name.startswith(f"{name}.") and path.name.endswith(".new")
 
 

@@ -167,7 +167,9 @@ def test_a_host_is_prepared_in_one_call(tmp_path: Path) -> None:
     assert (root / "etc/peer_secret").read_bytes() == b"secret"
     assert (root / "etc/peer_secret").stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "checked").read_text() == f"--config {root}/etc/keelmqd-1.toml --check-config\n"
-    assert answer_of(call("prepare", program=checking_program(tmp_path, 2), **given)) == {"error": "not so"}
+    assert answer_of(call("prepare", program=checking_program(tmp_path, 2), **given)) == {
+        "error": "keelmqd --check-config: not so"
+    }
 
 
 def test_a_root_of_something_else_is_not_prepared(root: Path, tmp_path: Path) -> None:
@@ -182,3 +184,22 @@ def test_a_root_of_something_else_is_not_prepared(root: Path, tmp_path: Path) ->
     assert "in use by something else" in str(answer["error"])
     assert sorted(root.iterdir()) == before
     assert (root / MARK).read_text() == OWNER
+
+
+def test_calls_that_prepare_a_host_exclude_each_other(tmp_path: Path) -> None:
+    """A killed tool leaves a call that goes on, under which nothing changes."""
+    os.mkfifo(tmp_path / "go-on")
+    program = tmp_path / "keelmqd"
+    program.write_text(f'#!/bin/sh\necho "$2" >> "{tmp_path}/checked"; read -r _ < "{tmp_path}/go-on"\n')
+    program.chmod(0o755)
+    root, begun = tmp_path / "new", tmp_path / "checked"
+    given = {"root": str(root), "owner": OWNER, "program": str(program)}
+    first = call("prepare", files={"etc/a": "YQ=="}, config="etc/a", **given)
+    wait_for(begun.exists, "the first check")
+    second = call("prepare", files={"etc/b": "Yg=="}, config="etc/b", **given)
+    wait_for(lambda: waits_for_a_lock(second), "the second call to wait")
+    assert not (root / "etc" / "b").exists()
+    for process in (first, second):
+        (tmp_path / "go-on").write_text("\n")
+        assert answer_of(process) == {}
+    assert begun.read_text() == f"{root}/etc/a\n{root}/etc/b\n"

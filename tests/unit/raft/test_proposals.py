@@ -373,3 +373,35 @@ async def test_a_proposal_knows_whether_it_is_in_the_log(log: Log, queue: Propos
     assert len(log.payloads) == 2, "who has given up is not proposed"
     assert not futures[2].is_in_log
     log.apply(1, [None])
+
+
+async def test_the_level_is_asked_for_until_it_is_the_highest(log: Log) -> None:
+    """A command that the level knows says nothing of the next one."""
+    level = FIRST_LEVEL
+    asked = list[int]()
+
+    def feature_level() -> int:
+        asked.append(level)
+        return level
+
+    queue = ProposalQueue(
+        log.append,
+        durable_on=lambda index: (1, 2),
+        stamp_ms=lambda: 7_000,
+        clock_is_sure=lambda: True,
+        feature_level=feature_level,
+        max_entry_bytes=MAX_ENTRY_BYTES,
+        max_entries_in_flight=2,
+        max_in_flight_bytes=MAX_IN_FLIGHT_BYTES,
+    )
+    queue.submit(proposal("b"))
+    with pytest.raises(FeatureNotEnabled, match="feature level 2"):
+        queue.submit(Proposal(PurgeTopic("a")))
+    level = FEATURES.maximum
+    queue.submit(Proposal(PurgeTopic("a")))
+    asked.clear()
+    queue.submit(Proposal(PurgeTopic("a")))
+    assert asked == [], "it never goes down"
+    while not log.payloads:
+        await turn()
+    assert len(decode_entry(log.payloads[0]).commands) == 3
