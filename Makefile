@@ -111,7 +111,7 @@ lint: $(TOOLS) $(SPARK) ## what `check` says of the code without running it
 
 test: $(TOOLS) $(SPARK) ## the whole test suite, with real broker processes
 	@tests/prepare.sh
-	@$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 demo: $(BROKER) ## the shop: two services, three nodes, kill -9 in every bad moment, nothing lost (a minute)
 	@$(BIN)/python -m examples.shop.demo $(DEMO_ARGS)

@@ -32,8 +32,14 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     _own_ports = local_nodes.ports_of_servers()[_worker::_workers]
     local_nodes.ports_of_servers = lambda: _own_ports
 
+UNIT_TESTS: Final = Path(__file__).parent / "unit"
 OUTPUT_LINES: Final = 40
 """Number of last lines of each node's output in the report of a failed test."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the unit tests last: their many short files keep all workers busy to the end, which a long file would not."""
+    items.sort(key=lambda item: item.path.is_relative_to(UNIT_TESTS))
 
 
 @pytest.hookimpl(wrapper=True)
