@@ -53,8 +53,8 @@ def test_a_backup_in_a_store_is_restored_at_other_addresses(
     assert {each["file"] for each in listed} == {begun["file"], named}
     assert begun["state_hash"] in {each["state_hash"] for each in listed}
     assert json.loads(cli("backup", "verify", begun["file"], "--json"))["whole"]
-    what_fails_leaves_nothing(cluster, store, monkeypatch)
-    assert len(json.loads(cli("backup", "list", FOLDER, "--json"))) == 2
+    completed = what_fails_leaves_nothing(cluster, store, monkeypatch)
+    assert len(json.loads(cli("backup", "list", FOLDER, "--json"))) == 2 + completed
     assert store.uploads(BUCKET) == []
     cluster.stop()
 
@@ -76,8 +76,11 @@ def test_a_backup_in_a_store_is_restored_at_other_addresses(
         goes_on(other)
 
 
-def what_fails_leaves_nothing(cluster: ClusterProcess, store: StoreProcess, variables: pytest.MonkeyPatch) -> None:
-    """No bucket, credentials that are not those, and a service that is stopped while its upload is on its way."""
+def what_fails_leaves_nothing(cluster: ClusterProcess, store: StoreProcess, variables: pytest.MonkeyPatch) -> bool:
+    """Try a bucket that is missing, false credentials, and a service that is stopped while its upload is on its way.
+    Return whether the last one said that it had completed its backup by then: it hears of the signal late when the
+    machine is busy.
+    """
     assert cli("backup", "create", "s3://no-such-bucket/", "--servers", cluster.servers, code=1) == ""
     with variables.context() as false:
         false.setenv("AWS_SECRET_ACCESS_KEY", "false")
@@ -89,4 +92,6 @@ def what_fails_leaves_nothing(cluster: ClusterProcess, store: StoreProcess, vari
         running.send_signal(signal.SIGTERM)
         link.let_go()
         _, said = running.communicate(timeout=PATIENCE_S)
-    assert (running.returncode, said) == (130, "")
+    assert said == ""
+    assert running.returncode in (0, 130)
+    return running.returncode == 0

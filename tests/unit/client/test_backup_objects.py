@@ -1,28 +1,21 @@
 """Backups in an object store: whole or not there, and every error says what to do. The store is a real process."""
 
-import asyncio
-import contextlib
 import io
 import itertools
 import json
-import threading
 from collections.abc import Iterator
-from functools import partial
 from hashlib import blake2b
-from typing import Any, Final, cast
+from typing import Any, Final
 
-import msgspec
 import pytest
 from botocore.response import StreamingBody
 from typer.testing import CliRunner
 
-from keelmq.admin import Admin, BackupBegun
 from keelmq.cli.app import app
-from keelmq.cli.operations import backup, backup_objects
+from keelmq.cli.operations import backup_objects
 from keelmq.cli.operations.backup_objects import PART_BYTES_MIN, NewObject, ObjectPlace
 from keelmq.cli.operations.object_store import READ_ATTEMPTS, Location, ObjectStore, parse_location
 from keelmq.errors import Conflict, InvalidRequest, KeelMQError, LimitExceeded, Unavailable
-from keelmq.log import backup_frames
 from store.snapshots.backup_frames import Begin, FrameEncoder
 from tests.object_store import CutLink, StoreProcess
 from tests.unit.client.test_cli_extra import console_script
@@ -30,7 +23,6 @@ from tests.unit.client.test_cli_extra import run as run_without
 
 PART: Final = PART_BYTES_MIN
 LARGE: Final = bytes(range(256)) * (10 << 12)  # 10 MiB: two whole parts
-IDLE_MS_MAX: Final = 40
 FALSE: Final = "not-to-be-printed"
 BUCKETS: Final = itertools.count()
 
@@ -354,73 +346,3 @@ def test_places_are_parsed() -> None:
     for text in ("s3:///a", f"s3://user:{FALSE}@bucket/a", "s3://a b/c"):
         with pytest.raises(InvalidRequest):
             parse_location(text)
-
-
-class SlowNode:
-    """Stands in for `Admin`: has one whole backup, and notes the frames that it is asked for."""
-
-    def __init__(self) -> None:
-        self.asked: list[int] = []
-        self.changed = threading.Event()
-        self._frames = list(self._split(whole_backup()))
-
-    @staticmethod
-    def _split(data: bytes) -> Iterator[bytes]:
-        while data:
-            size = backup_frames.HEAD.size + backup_frames.HEAD.unpack_from(data)[2]
-            yield data[:size]
-            data = data[size:]
-
-    async def backup_frame(self, backup_id: str, number: int) -> bytes:
-        self.asked.append(number)
-        self.changed.set()
-        return self._frames[number]
-
-
-BEGUN: Final = BackupBegun(
-    backup_id="b", node_id=1, cluster_id="shop", cluster_uid="uid", index=7, state_hash="00ff", idle_ms_max=IDLE_MS_MAX
-)
-
-
-class SlowTarget:
-    """A backup whose first write lasts until the node was asked for the same frame `repeats` times."""
-
-    name, size_bytes = "slow", 0
-
-    def __init__(self, node: SlowNode, repeats: int) -> None:
-        self._node, self._repeats = node, repeats
-        self.is_written = self.is_published = False
-        self.begun = threading.Event()
-
-    def write(self, data: bytes) -> None:
-        self.begun.set()
-        while len(self._node.asked) <= self._repeats:
-            self._node.changed.wait()
-            self._node.changed.clear()
-        self.is_written = True
-
-    def publish(self) -> None:
-        self.is_published = True
-
-
-async def test_a_node_is_asked_while_a_part_is_on_its_way() -> None:
-    node = SlowNode()
-    target = SlowTarget(node, repeats=3)
-    await backup._copy(cast(Admin, node), BEGUN, target)
-    assert node.asked[:4] == [0, 0, 0, 0]
-    assert node.asked[-1] == 1
-    assert target.is_published
-
-
-async def test_what_is_written_ends_before_an_interrupted_backup_is_removed() -> None:
-    node = SlowNode()
-    target = SlowTarget(node, repeats=1)
-    begun = msgspec.structs.replace(BEGUN, idle_ms_max=0)
-    idle = asyncio.ensure_future(backup._kept_alive(cast(Admin, node), begun, 0, partial(target.write, b"")))
-    await asyncio.to_thread(target.begun.wait)
-    idle.cancel()
-    for _ in range(2):
-        await node.backup_frame("b", 0)
-    with contextlib.suppress(asyncio.CancelledError):
-        await idle
-    assert (idle.cancelled(), target.is_written) == (True, True)

@@ -59,6 +59,8 @@ class New(Protocol):
 
     name: str
     size_bytes: int
+    is_published: bool
+    """True once `publish` has done its work."""
 
     def write(self, data: bytes) -> None: ...
 
@@ -289,7 +291,9 @@ async def _create(connection: "Connection", place: Place, *, knows_leader: bool)
 
 
 async def _copy(admin: "Admin", begun: "BackupBegun", made: New) -> None:
-    """Copy all frames, and publish the backup."""
+    """Copy all frames, and publish the backup. An interrupt that comes when it is published already is ignored."""
+    import asyncio
+
     from keelmq.log.backup_frames import END, parse_frame
 
     kind, number = 0, 0
@@ -298,7 +302,11 @@ async def _copy(admin: "Admin", begun: "BackupBegun", made: New) -> None:
         kind = parse_frame(data, number).kind
         await _kept_alive(admin, begun, number, partial(made.write, data))
         number += 1
-    await _kept_alive(admin, begun, number - 1, made.publish)
+    try:
+        await _kept_alive(admin, begun, number - 1, made.publish)
+    except asyncio.CancelledError:
+        if not made.is_published:
+            raise
 
 
 async def _kept_alive(admin: "Admin", begun: "BackupBegun", last: int, work: Callable[[], None]) -> None:

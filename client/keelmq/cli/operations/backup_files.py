@@ -91,6 +91,7 @@ class NewFile:
         self.name = str(path)
         self.path = path
         self.size_bytes = 0
+        self.is_published = False
         # A name of its own: of two that write the same file, the one that ends first wins, and the other is an error.
         self._partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
         self._stream = open(  # noqa: SIM115 - closed by __exit__
@@ -120,6 +121,7 @@ class NewFile:
             os.fsync(directory)
         finally:
             os.close(directory)
+        self.is_published = True
 
 
 def described(name: str, stream: BinaryIO, size_bytes: int) -> Found:

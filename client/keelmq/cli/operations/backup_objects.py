@@ -158,7 +158,7 @@ class NewObject:
         self._parts: list[dict[str, Any]] = []
         self._mark = secrets.token_hex(8)
         self._upload_id = ""
-        self._is_published = False
+        self.is_published = False
 
     def __enter__(self) -> Self:
         begun = self._call("create_multipart_upload", Metadata={MARK: self._mark})
@@ -166,7 +166,7 @@ class NewObject:
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        if self._is_published:
+        if self.is_published:
             return
         try:
             self._call("abort_multipart_upload", UploadId=self._upload_id)
@@ -203,7 +203,7 @@ class NewObject:
             # The answer to the first try may be lost, and the next one finds the upload completed.
             if not self._is_there():
                 raise (_exists(self._place) if isinstance(exc, Conflict) else exc) from None
-        self._is_published = True
+        self.is_published = True
 
     def _send_part(self) -> None:
         number = len(self._parts) + 1
