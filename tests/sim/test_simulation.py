@@ -24,7 +24,7 @@ from .stock_run import run_stock
 from .world import World
 
 ROOT = Path(__file__).parents[2]
-SEEDS = 12
+SEEDS = 6
 FRESH_SEEDS = 4
 STOCK_SEEDS_MAX = 12
 

@@ -60,7 +60,7 @@ def test_nothing_of_a_mutant_stays_behind() -> None:
     before = run_safe(3)
     for name in ("acks-before-sync", "forgets-ids-at-a-restart", "ignores-the-topic"):
         run_safe(3, MUTANTS[name])
-        assert run_safe(3) == before
+    assert run_safe(3) == before
 
 
 def test_a_part_that_is_gone_is_not_swapped_in_silence() -> None:
