@@ -230,6 +230,14 @@ NODE: Final = Dashboard(
         ),
         Panel("Errors", "reqps", ((rate("keelmq_http_refusals_total", "code"), "{{code}}"),)),
         Panel(
+            "Records of the audit",
+            "ops",
+            (
+                (rate("keelmq_audit_records_total", "stream"), "{{stream}}"),
+                (rate("keelmq_audit_records_lost_total", "reason"), "lost: {{reason}}"),
+            ),
+        ),
+        Panel(
             "Connections",
             "none",
             (
