@@ -93,12 +93,12 @@ class Vacancy:
 
     def waits_for(self) -> str | None:
         """Return what an election waits for: silent voters first, then those that may not vote, then what holds this
-        node back. None while a leader is known, or nothing is known to be in the way.
+        node back if it is a voter. None while a leader is known, or nothing is known to be in the way.
         """
         state = self._state
-        if state.leader_id is not None or not state.is_voter:
+        if state.leader_id is not None or state.configuration.find(state.node_id) is None:
             return None
-        if self.is_first_election:
+        if state.is_voter and self.is_first_election:
             missing = self._missing_in_first_election()
             named = ", ".join(f"{peer} ({self._last_word(peer)})" for peer in missing)
             return f"the first election of a cluster needs every node: no vote from {named}" if missing else None
@@ -177,7 +177,8 @@ class Vacancy:
 
     def _why(self) -> _Why:
         state = self._state
-        configuration, silent, own = state.configuration, self._silent(), self._hindrance()
+        configuration, silent = state.configuration, self._silent()
+        own = self._hindrance() if state.is_voter else ""
         heard = [peer for peer in state.other_voters if peer not in silent]
         voteless = {peer: reason for peer in heard if (reason := self._replicas.why_voteless(peer))}
         able = set(heard) - voteless.keys()

@@ -2,6 +2,7 @@
 
 import logging
 
+import msgspec
 import pytest
 
 from raft.election import election
@@ -138,3 +139,22 @@ def test_the_reason_is_logged_once_and_again_when_it_changes(time: Time, caplog:
     time.now_s += SAID_AGAIN_S
     voters.elections(4, told={2: False, 3: True})
     assert len(lines()) == 3
+
+
+def test_a_learner_names_the_voters_that_are_missing(time: Time) -> None:
+    """It said only that no leader is known."""
+    learner = Voters(time)
+    state = learner.node.state
+    configuration = state.configuration
+    voters = [
+        each if each.node_id != 1 else msgspec.structs.replace(each, voter=False) for each in configuration.members
+    ]
+    state.membership.append(3, msgspec.structs.replace(configuration, members=tuple(voters)))
+    assert not state.is_voter
+    learner.tell(2)
+    assert learner.says() == "2 of 2 voters are needed, not heard: 3 (never heard)"
+    assert learner.next() == START
+    learner.tell(3)
+    assert learner.says() is None
+    state.membership.append(4, msgspec.structs.replace(configuration, members=tuple(voters[1:])))
+    assert learner.says() is None, "it was removed: the others owe it nothing"
