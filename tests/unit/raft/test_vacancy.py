@@ -142,7 +142,7 @@ def test_the_reason_is_logged_once_and_again_when_it_changes(time: Time, caplog:
 
 
 def test_a_learner_names_the_voters_that_are_missing(time: Time) -> None:
-    """It said only that no leader is known."""
+    """Learners said only that no leader is known."""
     learner = Voters(time)
     state = learner.node.state
     configuration = state.configuration

@@ -133,7 +133,7 @@ def test_commit_log_and_hard_state_on_a_real_disk(tmp_path: Path) -> None:
 
         log.append(2, 1, KIND_ENTRY, payload_of(2, 200))
         running = begin()
-        for index in range(3, 2001):
+        for index in range(3, 2000):
             log.append(index, 1 + index // 1000, KIND_ENTRY, payload_of(index, 200))
             if running.done():
                 end(running)
@@ -141,6 +141,7 @@ def test_commit_log_and_hard_state_on_a_real_disk(tmp_path: Path) -> None:
                 promised = log.synced_index
                 running = begin()
         end(running)
+        log.append(2000, 3, KIND_ENTRY, payload_of(2000, 200))  # the last sync may have had all the others
         running = begin()
         log.truncate_from(1501)
         end(running)
