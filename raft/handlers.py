@@ -153,6 +153,10 @@ class SafeRaft:
         self.wants_step = False
         self.state.library.doTick(0)
 
+    def due_in_s(self) -> float:
+        """Return the seconds until a heartbeat or an election is due; at most 0 while one waits for something else."""
+        return self.state.library.due_s - now()
+
     def advance(self) -> None:
         """Send, commit and apply what acknowledgements and syncs have made possible since the last step; what goes by
         time waits for the next one. Raises DiskFull when it must be tried again.

@@ -357,6 +357,12 @@ class PinnedSyncObj(SyncObj):  # type: ignore[misc]  # the library is untyped
     def schedule_heartbeat(self) -> None:
         self._SyncObj__newAppendEntriesTime = now() + self.conf.appendEntriesPeriod
 
+    @property
+    def due_s(self) -> float:
+        """The time, by `now`, of a leader's next heartbeat, or of the election of a node that does not lead."""
+        leads = self._SyncObj__raftState == LEADER
+        return float(self._SyncObj__newAppendEntriesTime if leads else self.election_deadline)
+
     # --- rows 6 and 8: the commit index never passes the own durable log ------------------------------------------
 
     def _set_commit_index(self, index: int) -> None:

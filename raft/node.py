@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from raft.applied_listeners import AppliedListeners
 from raft.applying import Applying
@@ -36,7 +36,10 @@ from store.log.record import Entry
 
 log = logging.getLogger(__name__)
 
-TICKS_PER_HEARTBEAT = 4
+TICKS_PER_HEARTBEAT: Final = 2
+"""How often a node looks for what goes by time alone; what messages and syncs make possible is done when they come."""
+TIMER_SLACK_S: Final = 0.001
+"""A timer may fire a moment early, and a heartbeat must not wait a whole tick for that moment."""
 
 
 class RaftNode:
@@ -415,9 +418,11 @@ class RaftNode:
         self._commit_notice.soon()
 
     async def _tick_for_ever(self) -> None:
+        tick_s = self.config.heartbeat_ms / TICKS_PER_HEARTBEAT / 1000
         while True:
             self._drive(self._raft.step)
-            await asyncio.sleep(self.config.heartbeat_ms / TICKS_PER_HEARTBEAT / 1000)
+            due_in_s = self._raft.due_in_s()
+            await asyncio.sleep(min(tick_s, due_in_s + TIMER_SLACK_S) if due_in_s > 0 else tick_s)
 
     def fall_silent(self, start_again: Callable[[], None]) -> None:
         """Promise nothing any more, and start again with another state."""
