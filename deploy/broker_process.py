@@ -10,13 +10,23 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import BinaryIO, ClassVar, Final, Protocol
 
 HOST: Final = "127.0.0.1"
 PROBE_TIMEOUT_S: Final = 2.0
 LOG_TAIL_LINES: Final = 40
 _REASON_BYTES_MAX: Final = 1_000
 _PR_SET_PDEATHSIG: Final = 1
+
+
+class RunningProcess(Protocol):
+    """A process as `subprocess.Popen` shows it."""
+
+    @property
+    def pid(self) -> int: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, sig: int, /) -> None: ...
 
 
 class BrokerProcess:
@@ -38,7 +48,7 @@ class BrokerProcess:
         self.peer_port = peer_port
         self.data_dir = data_dir
         self.log_path = log_path
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: RunningProcess | None = None
         self.tls: ssl.SSLContext | None = None
         """Context for calls of its HTTP API; None for a node that serves it without TLS."""
 
@@ -67,16 +77,21 @@ class BrokerProcess:
         assert not self.running(), f"node {self.node_id} runs already"
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log:
-            self.process = subprocess.Popen(  # noqa: S603 - the broker of this checkout
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, **(environment or {})},
-                cwd=directory,
-                start_new_session=self.OWN_SESSION,
-                preexec_fn=partial(die_with_parent, os.getpid()) if self.DIES_WITH_PARENT else None,
-            )
+            self.process = self.spawn(command, {**os.environ, **(environment or {})}, directory, log)
+
+    def spawn(
+        self, command: Sequence[str], environment: Mapping[str, str], directory: Path | None, log: BinaryIO
+    ) -> RunningProcess:
+        return subprocess.Popen(  # noqa: S603 - the broker of this checkout
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            cwd=directory,
+            start_new_session=self.OWN_SESSION,
+            preexec_fn=partial(die_with_parent, os.getpid()) if self.DIES_WITH_PARENT else None,
+        )
 
     def running(self) -> bool:
         return self.process is not None and self.process.poll() is None

@@ -19,12 +19,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Final, NamedTuple, Self, TypeVar
+from typing import Any, BinaryIO, ClassVar, Final, NamedTuple, Self, TypeVar
 
-from deploy.broker_process import BrokerProcess
+from deploy.broker_process import BrokerProcess, RunningProcess
 from deploy.local_nodes import free_ports, make_secret
+from tests.e2e.node_template import template_of
 from tests.patience import PATIENCE_S
 
+BROKER: Final = "cluster.main"
 POLL_INTERVAL_S: Final = 0.02
 OPTIONS: Final = ("--election-timeout-ms", "500", "--heartbeat-ms", "50")
 
@@ -82,7 +84,7 @@ class NodeProcess(BrokerProcess):
     def __init__(self, node_id: int, directory: Path, http_port: int, peer_port: int) -> None:
         super().__init__(node_id, http_port, peer_port, directory / f"node{node_id}", directory / f"node{node_id}.out")
         self.logs[self.log_path] = None
-        self.module = "cluster.main"
+        self.module = BROKER
         self.arguments: list[str] = []
         self.tree: Path | None = None
         """Working directory of the process, whose tree it runs; None for this tree."""
@@ -96,6 +98,15 @@ class NodeProcess(BrokerProcess):
     def start(self, prefix: Sequence[str] = (), extra: Sequence[str] = ()) -> None:
         """Start the process; `prefix` is a wrapper such as strace, `extra` more flags for this start only."""
         self.launch([*prefix, *self.command(), *extra], {**self.common_environment, **self.environment}, self.tree)
+
+    def spawn(
+        self, command: Sequence[str], environment: Mapping[str, str], directory: Path | None, log: BinaryIO
+    ) -> RunningProcess:
+        """Fork a node of this tree; one with a wrapper, or of another tree, is started by its command."""
+        plain = [sys.executable, "-m", BROKER]
+        if directory is None and list(command[: len(plain)]) == plain:
+            return template_of(self.node_id).fork(command[len(plain) :], environment, log)
+        return super().spawn(command, environment, directory, log)
 
     def terminate(self) -> int:
         """Stop the process gracefully; returns the exit code."""

@@ -57,10 +57,10 @@ def test_every_mutant_takes_what_the_real_part_takes() -> None:
 
 def test_nothing_of_a_mutant_stays_behind() -> None:
     """Runs share a process: the next one must be made of the real parts."""
-    before = run_safe(3)
+    before = run_safe(4)
     for name in ("acks-before-sync", "forgets-ids-at-a-restart", "ignores-the-topic"):
-        run_safe(3, MUTANTS[name])
-    assert run_safe(3) == before
+        run_safe(4, MUTANTS[name])
+    assert run_safe(4) == before
 
 
 def test_a_part_that_is_gone_is_not_swapped_in_silence() -> None:
