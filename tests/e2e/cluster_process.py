@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, ClassVar, Final, NamedTuple, Self, TypeVar
 
 from deploy.broker_process import BrokerProcess, RunningProcess
 from deploy.local_nodes import free_ports, make_secret
-from tests.e2e.node_template import template_of
+from tests.e2e.node_template import can_be_forked, template_of
 from tests.patience import PATIENCE_S
 
 BROKER: Final = "cluster.main"
@@ -80,6 +80,8 @@ class NodeProcess(BrokerProcess):
     """Log files of all nodes that this process has made, in their order."""
     common_environment: ClassVar[Mapping[str, str]] = {}
     """Variables of every node, unless its own `environment` has them."""
+    are_forked: ClassVar[bool] = False
+    """Whether nodes of this tree come from a template (node_template.py)."""
 
     def __init__(self, node_id: int, directory: Path, http_port: int, peer_port: int) -> None:
         super().__init__(node_id, http_port, peer_port, directory / f"node{node_id}", directory / f"node{node_id}.out")
@@ -102,9 +104,9 @@ class NodeProcess(BrokerProcess):
     def spawn(
         self, command: Sequence[str], environment: Mapping[str, str], directory: Path | None, log: BinaryIO
     ) -> RunningProcess:
-        """Fork a node of this tree; one with a wrapper, or of another tree, is started by its command."""
         plain = [sys.executable, "-m", BROKER]
-        if directory is None and list(command[: len(plain)]) == plain:
+        is_plain = directory is None and list(command[: len(plain)]) == plain
+        if self.are_forked and is_plain and can_be_forked(environment):
             return template_of(self.node_id).fork(command[len(plain) :], environment, log)
         return super().spawn(command, environment, directory, log)
 

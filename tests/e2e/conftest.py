@@ -26,6 +26,14 @@ def measured_steps() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def forked_nodes() -> Iterator[None]:
+    """Fork the nodes that this module starts from templates."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(NodeProcess, "are_forked", True)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def no_long_steps(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail the test if a node had a step of more than BUSY_STEP_MS_MAX. Marked `long_steps`, it must have had one."""

@@ -2,7 +2,8 @@
 
 Importing it takes seven tenths of a second of processor time, more than most tests need for the node itself. A template
 imports it once and forks: a node is a process of its own, with the arguments, environment and output of a `keelmqd`
-that was started by its command. Demos, chaos, deployment and mixed versions start theirs by the command.
+that was started by its command. End-to-end tests turn this on (conftest.py); whatever else runs nodes, such as demos,
+chaos, power losses, deployment and mixed versions, starts them by the command.
 """
 
 import atexit
@@ -15,6 +16,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -34,7 +36,11 @@ class ForkedProcess:
         self._template = template
         self.pid = pid
         self._end = os.pidfd_open(pid)  # readable as soon as the process has ended
+        self._asking = threading.Lock()
         self.returncode: int | None = None
+
+    def __del__(self) -> None:
+        os.close(self._end)
 
     def poll(self) -> int | None:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -42,14 +48,14 @@ class ForkedProcess:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        if self.returncode is None:
-            waiter = select.poll()
-            waiter.register(self._end, select.POLLIN)
-            if not waiter.poll(None if timeout is None else 1000 * timeout):
-                raise subprocess.TimeoutExpired(["keelmqd"], timeout or 0)
-            self.returncode = self._template.ask(ended=self.pid)
-            os.close(self._end)
-        return self.returncode
+        waiter = select.poll()
+        waiter.register(self._end, select.POLLIN)
+        if not waiter.poll(None if timeout is None else 1000 * timeout):
+            raise subprocess.TimeoutExpired(["keelmqd"], timeout or 0)
+        with self._asking:
+            if self.returncode is None:
+                self.returncode = self._template.ask(ended=self.pid)
+            return self.returncode
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
@@ -57,9 +63,10 @@ class ForkedProcess:
 
 
 class NodeTemplate:
-    """Owns one process that forks nodes. They end with it, and it ends with this process."""
+    """Owns one process that forks nodes. They end with it, and it ends with this process. Any thread may call it."""
 
     def __init__(self) -> None:
+        self._asking = threading.Lock()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.e2e.node_template"],
             stdin=subprocess.PIPE,
@@ -77,12 +84,21 @@ class NodeTemplate:
     def ask(self, **request: Any) -> int:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(request).encode() + b"\n")
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline())
+        with self._asking:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+            return int(self._process.stdout.readline())
 
     def close(self) -> None:
         self._process.communicate()
+
+
+def can_be_forked(environment: Mapping[str, str]) -> bool:
+    """Return whether a template is what a new process with that environment would be: some variables take effect when
+    the interpreter starts.
+    """
+    names = {name for name in (*environment, *os.environ) if name.startswith(("PYTHON", "LD_"))}
+    return all(environment.get(name) == os.environ.get(name) for name in names)
 
 
 @functools.cache

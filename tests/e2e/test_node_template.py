@@ -2,6 +2,7 @@
 
 import signal
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,22 @@ def test_a_signal_that_ends_it_is_told(tmp_path: Path) -> None:
         node.start()
         cluster.wait_ready()
         assert node.terminate() == 0
+
+
+def test_a_node_whose_interpreter_starts_otherwise_is_not_forked(single: ClusterProcess, tmp_path: Path) -> None:
+    node = NodeProcess(1, tmp_path, *free_ports(2))
+    node.arguments, node.environment = [*single.nodes[1].arguments, "--no-such-option"], {"PYTHONHASHSEED": "1"}
+    node.start()
+    assert isinstance(node.process, subprocess.Popen)
+    assert node.wait_exit() == ExitCode.BAD_CONFIG
+
+
+def test_its_end_is_told_to_every_thread(tmp_path: Path) -> None:
+    with ClusterProcess(tmp_path, nodes=1) as cluster, ThreadPoolExecutor() as threads:
+        node = cluster.nodes[1]
+        waiting = [threads.submit(node.wait_exit) for _ in range(8)]
+        node.kill()
+        assert [each.result() for each in waiting] == [-signal.SIGKILL] * 8
 
 
 def test_the_nodes_of_a_cluster_have_hash_seeds_of_their_own() -> None:
