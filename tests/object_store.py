@@ -34,7 +34,9 @@ LIST_PAGE: Final = 2
 class StoreProcess:
     """A context manager: while it is entered, a store runs, with one user, who may do everything in it."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, list_page: int = LIST_PAGE) -> None:
+        """Objects are listed `list_page` at a time, where a client does not say how many."""
+        self._list_page = list_page
         self.port = free_ports(1)[0]
         self.url = f"http://127.0.0.1:{self.port}"
         self._log = directory / "object-store.log"
@@ -43,7 +45,7 @@ class StoreProcess:
 
     def __enter__(self) -> Self:
         command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
-        environment = {**os.environ, "MOTO_S3_DEFAULT_MAX_KEYS": str(LIST_PAGE)}
+        environment = {**os.environ, "MOTO_S3_DEFAULT_MAX_KEYS": str(self._list_page)}
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
         try:

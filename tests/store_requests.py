@@ -17,6 +17,10 @@ from tests.object_store import StoreProcess
 CHANGES: Final = ("PUT", "POST", "DELETE")
 
 
+class NotForwarded(Exception):
+    """Raised before a request that is not to reach the store: its connection ends without an answer."""
+
+
 class Request(NamedTuple):
     method: str
     path: str
@@ -41,11 +45,17 @@ class RequestRelay:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
 
             def do_GET(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                relay._note(self)
-                status, headers, content = _forwarded(self, port, body)
+                try:
+                    relay._note(self)
+                    self._answer(*_forwarded(self, port, body))
+                except (NotForwarded, ConnectionError):  # the client may be gone, too
+                    self.close_connection = True
+
+            def _answer(self, status: int, headers: list[tuple[str, str]], content: bytes) -> None:
                 self.send_response(status)
                 for name, value in headers:
                     self.send_header(name, value)

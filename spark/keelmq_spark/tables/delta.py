@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from keelmq_spark.tables import layout
 from keelmq_spark.tables.errors import TablesInUse
@@ -23,6 +24,8 @@ VACUUM_AFTER_HOURS: Final = 1
 """Hours that a reader may continue with files that a compaction replaced."""
 _REORGANIZED: Final = ("OPTIMIZE", "VACUUM START", "VACUUM END", "ADD COLUMN")
 """Operations of Delta that leave the rows as they are."""
+SKIPPED_BY: Final = {"events": ["raft_index", "offset"], "nodes": [], "edges": []}
+"""Columns whose statistics let readers of an object store skip files. Times are not among them: Delta rounds them."""
 _PRUNED: Final = ("DELETE", *_REORGANIZED)
 
 
@@ -111,15 +114,39 @@ class DeltaFiles:
         return int(removed or 0)
 
     def files(self) -> list[str]:
-        table = self._settled()
-        return [] if table is None else [uri.removeprefix("file://") for uri in table.file_uris()]
+        return _files_of(self._settled())
 
     def rows(self) -> Rows:
         table = self._settled()
-        files = [] if table is None else [uri.removeprefix("file://") for uri in table.file_uris()]
-        if not files or self._storage.delta_options() is None:
-            return Rows(files)
-        return Rows(files, table.to_pyarrow_dataset())
+        files = _files_of(table)
+        return Rows(files, self._dataset(table) if files and self._options is not None else None)
+
+    def _dataset(self, table: Any) -> Any:
+        """Return the table as a dataset that reads through the client of the package deltalake.
+
+        The one that the package makes takes statistics that a file lacks for ones that nothing satisfies."""
+        from deltalake.fs import DeltaStorageHandler
+        from pyarrow.dataset import FileSystemDataset, ParquetFileFormat, ParquetFragmentScanOptions
+        from pyarrow.fs import PyFileSystem
+
+        files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+        sizes = {file["path"]: file["size_bytes"] for file in files}
+        filesystem = PyFileSystem(DeltaStorageHandler(self._uri, self._options, sizes))
+        parquet = ParquetFileFormat(default_fragment_scan_options=ParquetFragmentScanOptions(pre_buffer=True))
+        fragments = [parquet.make_fragment(file["path"], filesystem, self._true_in(file)) for file in files]
+        return FileSystemDataset(fragments, pa.schema(table.schema().to_arrow()), parquet, filesystem)
+
+    def _true_in(self, file: dict[str, Any]) -> Any:
+        """Return an expression that holds for all rows of a file, by which queries skip files."""
+        true = pc.scalar(True)
+        if self._partition is not None:
+            true = pc.field(self._partition) == file[f"partition.{self._partition}"]
+        for name in SKIPPED_BY[self._name]:
+            least, greatest = file.get(f"min.{name}"), file.get(f"max.{name}")
+            if least is not None and greatest is not None:
+                column = pc.field(name)
+                true &= column.is_null() | ((column >= least) & (column <= greatest))
+        return true
 
     def _settled(self) -> Any:
         """Return the table as of the last commit and the writes since then; None if there is none."""
@@ -244,6 +271,10 @@ class DeltaFiles:
         uris = table.file_uris(file_pruning_predicate=[(OPEN, "=", "true")])
         names = [f"{OPEN}=true/{uri.rpartition('/')[2]}" for uri in uris]
         return [RemoveAction(name, True, _now_ms(), None, {OPEN: "true"}) for name in names]
+
+
+def _files_of(table: Any) -> list[str]:
+    return [] if table is None else [uri.removeprefix("file://") for uri in table.file_uris()]
 
 
 def _once(*transactions: Any) -> Any:
