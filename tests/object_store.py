@@ -20,12 +20,8 @@ from tests.patience import PATIENCE_S
 from tests.thin_link import ThinLink
 
 REGION: Final = "us-east-1"
-MAY_DO_ALL: Final = json.dumps(
-    {
-        "Version": "2012-10-17",
-        "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}],
-    }
-)
+ALL: Final = {"Effect": "Allow", "Action": "*", "Resource": "*"}
+MAY_DO_ALL: Final = json.dumps({"Version": "2012-10-17", "Statement": [ALL]})
 ANY: Final = "any"
 LIST_PAGE: Final = 2
 """Objects on a page of a list; so few that short lists have several pages."""
@@ -84,12 +80,21 @@ class StoreProcess:
         for name, value in self.environment.items():
             variables.setenv(name, value)
 
-    def variables_of(self, user: str) -> dict[str, str]:
-        """Make a user who may do nothing, and return the variables of its credentials."""
+    def variables_of(self, user: str, *actions: str) -> dict[str, str]:
+        """Make a user who may do these actions and nothing else, and return the variables of its credentials."""
         with contextlib.closing(self._client("iam")) as iam:
             iam.create_user(UserName=user)
+            if actions:
+                policy = {"Version": "2012-10-17", "Statement": [ALL | {"Action": list(actions)}]}
+                iam.put_user_policy(UserName=user, PolicyName="some", PolicyDocument=json.dumps(policy))
             key = iam.create_access_key(UserName=user)["AccessKey"]
         return {"AWS_ACCESS_KEY_ID": key["AccessKeyId"], "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"]}
+
+    def revoke(self, user: str) -> None:
+        """Make the credentials of a user invalid."""
+        with contextlib.closing(self._client("iam")) as iam:
+            for key in iam.list_access_keys(UserName=user)["AccessKeyMetadata"]:
+                iam.delete_access_key(UserName=user, AccessKeyId=key["AccessKeyId"])
 
     def keys(self, bucket: str) -> list[str]:
         pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=bucket)

@@ -4,6 +4,7 @@ Clients run in processes of their own: the package deltalake holds Python's lock
 same process could not answer them.
 """
 
+import contextlib
 import http.client
 import threading
 from collections.abc import Callable
@@ -47,12 +48,16 @@ class RequestRelay:
             protocol_version = "HTTP/1.1"
             disable_nagle_algorithm = True
 
+            def handle(self) -> None:
+                with contextlib.suppress(ConnectionError):  # clients that are killed
+                    super().handle()
+
             def do_GET(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 try:
                     relay._note(self)
                     self._answer(*_forwarded(self, port, body))
-                except (NotForwarded, ConnectionError):  # the client may be gone, too
+                except NotForwarded:
                     self.close_connection = True
 
             def _answer(self, status: int, headers: list[tuple[str, str]], content: bytes) -> None:

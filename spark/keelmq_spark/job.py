@@ -171,10 +171,14 @@ def _uid_at(source: LogReader, index: int) -> str:
 def run(options: JobOptions, reporter: Reporter | None, stopping: threading.Event) -> None:
     """Run until the query ends, or `stopping` is set; the batch being written is then completed first.
 
-    Raises TablesInUse at once when another job writes the tables, the error that ended the query, and the errors of the
-    transport for the last OpenLineage report.
+    Raises TablesInUse at once when another job holds the lock of the tables, TablesError when they cannot have this
+    format or be reached, the error that ended the query, and the errors of the transport for the last OpenLineage
+    report.
     """
-    with storage_of(options.tables).lock():
+    storage = storage_of(options.tables)
+    if options.format == "parquet":
+        storage.directory()
+    with storage.lock():
         _run(options, reporter, stopping)
 
 
