@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keelmq_spark.tables import layout
-from keelmq_spark.tables.errors import TablesInUse
+from keelmq_spark.tables.errors import TablesError, TablesInUse
 from keelmq_spark.tables.layout import FILES_PER_WRITE, LOOKED_UP, OPEN, PARTITIONS, SMALL_FILE_BYTES, STATED, TIMES
 from keelmq_spark.tables.published import Rows
 from keelmq_spark.tables.rewriting import ROW_GROUP_ROWS, name_of, statistics
@@ -234,9 +234,17 @@ class DeltaFiles:
     def _newest(self) -> Any:
         from deltalake import DeltaTable
 
-        self._options = self._storage.delta_options()
-        known = DeltaTable.is_deltatable(self._uri, self._options)
-        return DeltaTable(self._uri, storage_options=self._options) if known else None
+        self._options = options = self._storage.delta_options()
+        try:
+            known = DeltaTable.is_deltatable(self._uri, options)
+            return DeltaTable(self._uri, storage_options=options) if known else None
+        except OSError as exc:
+            if options is None:
+                raise
+            raise TablesError(
+                f"the package deltalake cannot open {self._uri}, and boto3 can: AWS_REGION has to be the region of the "
+                "bucket, and a private certificate authority one of the system or in SSL_CERT_FILE"
+            ) from exc
 
     def _create(self) -> Any:
         from deltalake import DeltaTable

@@ -19,6 +19,7 @@ from keelmq_spark.queries.graph import Graph
 from keelmq_spark.tables import layout
 from keelmq_spark.tables.commits import KEPT
 from keelmq_spark.tables.errors import OtherLog, TablesError, TablesInUse
+from keelmq_spark.tables.object_store import ObjectFolder
 from keelmq_spark.tables.storage import storage_of
 from keelmq_spark.tables.tables import Tables
 from tests.object_store import LIST_PAGE, StoreProcess
@@ -201,6 +202,7 @@ def test_tidying_does_not_commit_the_rows_of_another_job(place: str, expected: E
     assert content(place) == expected(log.end)
 
 
+KINDS: Final = ("LIST", "GET", "HEAD", "PUT", "POST", "DELETE")
 WRITER: Final = """
 import sys
 from keelmq_spark.folding.sink import LineageSink
@@ -233,11 +235,12 @@ def test_a_batch_costs_few_requests_and_what_has_to_be_new_is_created_only_once(
             for _ in writer.stdout:
                 kinds = [request.kind for request in relay.requests[at:]]
                 at = len(relay.requests)
-                costs.append({kind: kinds.count(kind) for kind in ("PUT", "GET", "DELETE", "HEAD", "POST")})
+                costs.append({kind: kinds.count(kind) for kind in KINDS})
                 writer.stdin.write("\n")
                 writer.stdin.flush()
         assert writer.returncode == 0
     for cost in costs[1:]:
+        assert cost["LIST"] <= 14
         assert cost["PUT"] <= 6 + 1 + 2 + 8  # versions, state and record; events; nodes; each kind of edge
         assert cost["GET"] <= 17
         assert (cost["HEAD"], cost["POST"], cost["DELETE"] <= 1) == (0, 0, True)
@@ -245,6 +248,18 @@ def test_a_batch_costs_few_requests_and_what_has_to_be_new_is_created_only_once(
     assert len(created) == 3 + (len(costs) - 1) * 4
     assert all(request.is_conditional for request in created)
     assert not any(request.is_copy for request in relay.requests)
+
+
+def test_tables_may_be_copied_into_a_directory(
+    server: StoreProcess, place: str, tmp_path: Path, expected: Expected
+) -> None:
+    log = shop()
+    write(place, log, 14, log.end)
+    for key in server.keys(bucket_of(place)):
+        file = tmp_path / key
+        file.parent.mkdir(parents=True, exist_ok=True)
+        server.client.download_file(bucket_of(place), key, str(file))
+    assert content(tmp_path / "shop" / "lineage") == expected(log.end)
 
 
 def test_records_and_states_do_not_pile_up(server: StoreProcess, place: str) -> None:
@@ -417,6 +432,15 @@ def test_every_error_says_what_to_do(
     for command in (["run", "--once"], ["summary"], ["compact"], ["prune", "--older-than", "1"]):
         done = cli(*command, "--tables", url or place)
         assert (done.exit_code, sentence in done.stderr, FALSE in done.output) == (1, True, False), done.output
+
+
+def test_what_only_the_other_client_cannot_reach_says_so(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(place, shop(), 14)
+    options = ObjectFolder.delta_options
+    wrong = {"aws_secret_access_key": FALSE}
+    monkeypatch.setattr(ObjectFolder, "delta_options", lambda folder: options(folder) | wrong)
+    done = cli("summary", "--tables", place)
+    assert (done.exit_code, "AWS_REGION" in done.stderr, FALSE in done.output) == (1, True, False), done.output
 
 
 def test_what_cannot_be_is_refused_before_anything_is_asked(place: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -201,7 +201,7 @@ class ObjectStore:
         action = operation.replace("_", " ")
         if code == "NoSuchBucket":
             text = (
-                f"{self.endpoint} has no bucket {place.bucket}: make it, or check its name and {self._advice.endpoint}"
+                f"{self.endpoint} has no bucket {place.bucket}: make it, or check its name, and {self._advice.endpoint}"
             )
             return NotFound("store_not_found", text, extra=extra)
         if code in _ABSENT:
