@@ -391,7 +391,7 @@ def test_tables_are_compacted_and_pruned(place: str, tmp_path: Path) -> None:
         assert done.exit_code == 0, done.output
     assert content(place) == content(tmp_path)
     removed = []
-    for tables in map(Tables, (place, tmp_path)):
+    for tables in map(Tables, (place, str(tmp_path))):
         tables.recover()
         removed.append(tables.prune(datetime.fromtimestamp(START_US / 1e6 + 10, UTC)))
     assert removed[0] == removed[1]
