@@ -1,4 +1,4 @@
-"""What clients ask of the object store of the tests: a relay in front of it that counts, shows and holds requests.
+"""A relay in front of the object store of the tests, which counts, shows and holds the requests of its clients.
 
 Clients run in processes of their own: the package deltalake holds Python's lock during some requests, so a relay in the
 same process could not answer them.

@@ -1,4 +1,4 @@
-"""Why the tables cannot be written or read as asked."""
+"""Errors of the tables."""
 
 
 class TablesError(Exception):

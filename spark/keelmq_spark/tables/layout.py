@@ -1,4 +1,4 @@
-"""What the tables have in common, whatever their format: partitions, times, sizes, and when they are tidied."""
+"""Properties that all tables share, whatever their format: partitions, times, sizes, and when they are tidied."""
 
 from typing import Any, Final, NamedTuple
 

@@ -1,4 +1,4 @@
-"""What the tests of tables in an object store have in common: writing by new jobs, and the command."""
+"""Steps that the tests of tables in an object store share: writing by new jobs, and the command."""
 
 from collections.abc import Callable
 from typing import Any

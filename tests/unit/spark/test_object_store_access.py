@@ -1,4 +1,4 @@
-"""Who reaches tables in an object store, and what the command says when something is wrong."""
+"""Access to tables in an object store, and the sentences of the command when something is wrong."""
 
 import itertools
 import subprocess
@@ -61,7 +61,7 @@ def test_credentials_that_were_renewed_are_used_for_what_is_open(
 
 
 def test_every_command_reads_the_tables(place: str, server: StoreProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the permissions of a reader."""
+    """The permissions are those of a reader."""
     log = shop()
     write(place, log, 14, log.end)
     for name, value in server.variables_of("reader", "s3:ListBucket", "s3:GetObject").items():

@@ -56,7 +56,7 @@ class Location(NamedTuple):
 
 
 class Advice(NamedTuple):
-    """What the sentences tell to do, which depends on the command. The default is that of backups."""
+    """Words of the sentences that depend on the command. The default is that of backups."""
 
     extra: str = "keelmq[s3]"
     endpoint: str = "--endpoint-url and AWS_ENDPOINT_URL"
@@ -66,7 +66,7 @@ class Advice(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Access:
-    """What another client needs to reach the store as this one does. The token is empty for credentials that last."""
+    """Address and credentials for another client of the store. The token is empty for credentials that last."""
 
     endpoint_url: str
     region: str
