@@ -20,12 +20,8 @@ from tests.patience import PATIENCE_S
 from tests.thin_link import ThinLink
 
 REGION: Final = "us-east-1"
-MAY_DO_ALL: Final = json.dumps(
-    {
-        "Version": "2012-10-17",
-        "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}],
-    }
-)
+ALL: Final = {"Effect": "Allow", "Action": "*", "Resource": "*"}
+MAY_DO_ALL: Final = json.dumps({"Version": "2012-10-17", "Statement": [ALL]})
 ANY: Final = "any"
 LIST_PAGE: Final = 2
 """Objects on a page of a list; so few that short lists have several pages."""
@@ -34,7 +30,9 @@ LIST_PAGE: Final = 2
 class StoreProcess:
     """A context manager: while it is entered, a store runs, with one user, who may do everything in it."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, list_page: int = LIST_PAGE) -> None:
+        """Objects are listed `list_page` at a time, where a client does not say how many."""
+        self._list_page = list_page
         self.port = free_ports(1)[0]
         self.url = f"http://127.0.0.1:{self.port}"
         self._log = directory / "object-store.log"
@@ -43,7 +41,7 @@ class StoreProcess:
 
     def __enter__(self) -> Self:
         command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
-        environment = {**os.environ, "MOTO_S3_DEFAULT_MAX_KEYS": str(LIST_PAGE)}
+        environment = {**os.environ, "MOTO_S3_DEFAULT_MAX_KEYS": str(self._list_page)}
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
         try:
@@ -82,12 +80,21 @@ class StoreProcess:
         for name, value in self.environment.items():
             variables.setenv(name, value)
 
-    def variables_of(self, user: str) -> dict[str, str]:
-        """Make a user who may do nothing, and return the variables of its credentials."""
+    def variables_of(self, user: str, *actions: str) -> dict[str, str]:
+        """Make a user who may do these actions and nothing else, and return the variables of its credentials."""
         with contextlib.closing(self._client("iam")) as iam:
             iam.create_user(UserName=user)
+            if actions:
+                policy = {"Version": "2012-10-17", "Statement": [ALL | {"Action": list(actions)}]}
+                iam.put_user_policy(UserName=user, PolicyName="some", PolicyDocument=json.dumps(policy))
             key = iam.create_access_key(UserName=user)["AccessKey"]
         return {"AWS_ACCESS_KEY_ID": key["AccessKeyId"], "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"]}
+
+    def revoke(self, user: str) -> None:
+        """Make the credentials of a user invalid."""
+        with contextlib.closing(self._client("iam")) as iam:
+            for key in iam.list_access_keys(UserName=user)["AccessKeyMetadata"]:
+                iam.delete_access_key(UserName=user, AccessKeyId=key["AccessKeyId"])
 
     def keys(self, bucket: str) -> list[str]:
         pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=bucket)

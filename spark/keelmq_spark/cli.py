@@ -10,8 +10,10 @@ import typer
 
 from keelmq.cli.output import EXIT_ERROR, EXIT_USAGE, AsJson, print_json, print_table
 from keelmq_spark import cli_run
+from keelmq_spark.cli_run import DEFAULT_TABLES
 from keelmq_spark.queries import answers
 from keelmq_spark.queries.graph import DEPTH_MAX, Fact, Graph, NoTables
+from keelmq_spark.tables.errors import TablesError
 
 Tables = cli_run.TablesOption
 Picture = Annotated[
@@ -24,7 +26,6 @@ What = Annotated[
 Depth = Annotated[
     int, typer.Option("--depth", min=1, max=DEPTH_MAX, help="Maximum number of steps between cause and effect.")
 ]
-DEFAULT_TABLES: Final = Path("lineage")
 _DATE_FORMATS: Final = ["%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d", "%Y-%m-%dT%H:%M:%S.%f"]
 
 app = typer.Typer(
@@ -45,10 +46,10 @@ app.command("run", epilog=cli_run.EXAMPLES)(cli_run.run)
 
 
 @contextmanager
-def _graph(tables: Path) -> Iterator[Graph]:
+def _graph(tables: str) -> Iterator[Graph]:
     try:
         graph = Graph(tables)
-    except NoTables as exc:
+    except (NoTables, TablesError) as exc:
         _fail(str(exc))
     with graph:
         yield graph
@@ -157,7 +158,7 @@ def descendants(
 
 
 def _walk(
-    what: str, depth: int, tables: Path, picture: Path | None, as_json: bool, answer: Callable[..., list[Fact]]
+    what: str, depth: int, tables: str, picture: Path | None, as_json: bool, answer: Callable[..., list[Fact]]
 ) -> None:
     from keelmq_spark.queries.pictures import story_picture
 
@@ -289,16 +290,16 @@ def prune(
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[Any]:
+def _writing(place: str) -> Iterator[Any]:
     """Hold the lock of existing tables, without what a killed job left; end the command when a job writes them."""
-    from keelmq_spark.tables.commits import TablesError, TablesLock
     from keelmq_spark.tables.tables import Tables as AllTables
 
     try:
-        if AllTables(path).commit is None:
-            _fail(f"there are no lineage tables in {path}: `keelmq-lineage run --tables {path}` makes them")
-        with TablesLock(path):
-            written = AllTables(path)
+        tables = AllTables(place)
+        if tables.commit is None:
+            _fail(f"there are no lineage tables in {place}: `keelmq-lineage run --tables {place}` makes them")
+        with tables.storage.lock():
+            written = AllTables(place)
             written.recover()
             yield written
     except TablesError as exc:

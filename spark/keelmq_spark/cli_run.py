@@ -5,17 +5,22 @@ import signal
 import threading
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Final, NoReturn
 
 import typer
 
 from keelmq.cli.output import DEFAULT_SERVERS, EXIT_ERROR, EXIT_USAGE, Servers
-from keelmq_spark.tables.commits import TablesError, require_directory
+from keelmq_spark.tables.errors import TablesError
+from keelmq_spark.tables.storage import require_place
 
 EXAMPLES = (
     "Examples:\n\n    keelmq-lineage run --tables lineage\n\n    keelmq-lineage run --once --format parquet\n\n"
+    "    keelmq-lineage run --tables s3://analytics/lineage --interval-ms 60000\n\n"
     "    keelmq-lineage run --openlineage http://marquez:5000 --cluster shop"
 )
+
+
+DEFAULT_TABLES: Final = "lineage"
 
 
 class TableFormat(StrEnum):
@@ -23,35 +28,37 @@ class TableFormat(StrEnum):
     parquet = "parquet"
 
 
-def _directory(path: Path) -> Path:
+def _place(place: str) -> str:
     try:
-        return require_directory(path)
+        require_place(place)
     except TablesError as exc:
         raise typer.BadParameter(str(exc)) from None
+    return place
 
 
 TablesOption = Annotated[
-    Path,
+    str,  # a Path would have one slash of s3:// only
     typer.Option(
         "--tables",
         envvar="KEELMQ_LINEAGE",
-        metavar="PATH",
-        help="Directory of the lineage tables.",
-        callback=_directory,
+        metavar="PATH|URL",
+        help="Directory of the lineage tables, or s3://BUCKET/PREFIX.",
+        callback=_place,
     ),
 ]
 
 
 def run(
     servers: Servers = DEFAULT_SERVERS,
-    tables: TablesOption = Path("lineage"),
+    tables: TablesOption = DEFAULT_TABLES,
     format: Annotated[TableFormat, typer.Option("--format", help="Format of new tables.")] = TableFormat.delta,
     checkpoint: Annotated[
         Path | None,
         typer.Option(
             "--checkpoint",
             metavar="PATH",
-            help="Directory of Spark's checkpoints, on this machine; default TABLES/_checkpoint.",
+            help="Directory of Spark's checkpoints, on this machine; default TABLES/_checkpoint, or a temporary one "
+            "for tables in an object store.",
         ),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="End when the tables contain the present log.")] = False,

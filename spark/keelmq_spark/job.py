@@ -26,7 +26,8 @@ from keelmq_spark.log_reader import LogReader
 from keelmq_spark.openlineage import Reporter
 from keelmq_spark.options import SourceOptions
 from keelmq_spark.source import index_of, open_log
-from keelmq_spark.tables.commits import Format, TablesLock
+from keelmq_spark.tables.commits import Format
+from keelmq_spark.tables.storage import Place, storage_of
 from keelmq_spark.tables.tables import Tables
 from keelmq_spark.views.events import EVENTS_ARROW
 
@@ -48,10 +49,11 @@ log = logging.getLogger("keelmq.lineage")
 @dataclass(frozen=True)
 class JobOptions:
     servers: str
-    tables: Path
+    tables: Place
     format: Format = "delta"
     checkpoint: Path | None = None
-    """Directory on this machine in which each start makes a checkpoint; beside the tables by default."""
+    """Directory on this machine in which each start makes a checkpoint; by default it is beside the tables, or a
+    temporary one for tables in an object store."""
     interval_ms: int = INTERVAL_MS
     max_entries: int = MAX_ENTRIES
     cores: str = "2"
@@ -123,7 +125,7 @@ def start(spark: "SparkSession", options: JobOptions, reporter: Reporter | None 
     sink = LineageSink(Tables(options.tables, options.format), cluster_uid)
     begin = sink.next_index or first_index
     starting = {"cluster": cluster_uid, "index": begin} if cluster_uid else {"index": begin}
-    checkpoint = Checkpoint(options.checkpoint or options.tables / "_checkpoint")
+    checkpoint = Checkpoint(options.checkpoint or sink.tables.storage.checkpoints())
     reader = (
         spark.readStream.format("keelmq")
         .options(**settings)
@@ -169,10 +171,14 @@ def _uid_at(source: LogReader, index: int) -> str:
 def run(options: JobOptions, reporter: Reporter | None, stopping: threading.Event) -> None:
     """Run until the query ends, or `stopping` is set; the batch being written is then completed first.
 
-    Raises TablesInUse at once when another job writes the tables, the error that ended the query, and the errors of the
-    transport for the last OpenLineage report.
+    Raises TablesInUse at once when another job holds the lock of the tables, TablesError when they cannot have this
+    format or be reached, the error that ended the query, and the errors of the transport for the last OpenLineage
+    report.
     """
-    with TablesLock(options.tables):
+    storage = storage_of(options.tables)
+    if options.format == "parquet":
+        storage.directory()
+    with storage.lock():
         _run(options, reporter, stopping)
 
 

@@ -18,7 +18,7 @@ from keelmq.log.log_events import EventsPage
 from keelmq.transport.connection import Connection
 from keelmq.transport.credentials import TokenFile
 from keelmq.transport.tls import Tls
-from keelmq_spark.tables.commits import OtherLog
+from keelmq_spark.tables.errors import OtherLog
 
 WAIT_MS: Final = 500
 """Time that a node is asked to wait for an entry that it has not applied yet."""

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,13 @@ from examples.lineage.truth import compare
 from examples.lineage.workload import Workload
 from keelmq_spark.job import JobOptions, start
 from keelmq_spark.queries.graph import Graph, NoTables
+from keelmq_spark.tables.storage import Place
 from keelmq_spark.tables.tables import Tables
 from tests.e2e.cluster_process import ClusterProcess, wait_for
+from tests.object_store import StoreProcess
 from tests.patience import PATIENCE_S
 from tests.spark.queries import begun
+from tests.unit.spark.killed_store_writer import content as content_anywhere
 
 pytestmark = pytest.mark.process
 
@@ -56,7 +60,7 @@ class InThread:
             raise self._failure
 
 
-def events_in(tables: Path) -> int:
+def events_in(tables: Place) -> int:
     try:
         with Graph(tables) as graph:
             return int(graph.rows("SELECT count(*) AS n FROM events")[0]["n"])
@@ -64,8 +68,8 @@ def events_in(tables: Path) -> int:
         return 0
 
 
-def content(path: Path, format: Any) -> dict[str, list[str]]:
-    tables = Tables(path, format)
+def content(place: Place, format: Any) -> dict[str, list[str]]:
+    tables = Tables(place, format)
     found = {}
     for name, table in (("events", tables.events), ("nodes", tables.nodes), ("edges", tables.edges)):
         query = "SELECT * FROM read_parquet(?, hive_partitioning = true)"
@@ -74,7 +78,9 @@ def content(path: Path, format: Any) -> dict[str, list[str]]:
     return found
 
 
-def test_a_job_that_was_stopped_and_one_that_was_not_tell_the_truth(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_job_that_was_stopped_and_one_that_was_not_tell_the_truth(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with ClusterProcess(tmp_path / "cluster", nodes=3, options=OPTIONS) as cluster:
         servers = cluster.urls
         live = JobOptions(",".join(servers), tmp_path / "live", interval_ms=100, max_entries=500)
@@ -101,3 +107,11 @@ def test_a_job_that_was_stopped_and_one_that_was_not_tell_the_truth(spark: Spark
         query = begun(lambda: start(spark, whole))
         assert query.awaitTermination(int(PATIENCE_S))
         assert content(whole.tables, "parquet") == content(live.tables, "delta")
+
+        with StoreProcess(tmp_path, list_page=1_000) as store:
+            store.use(monkeypatch)
+            store.client.create_bucket(Bucket="analytics")
+            stored = replace(whole, tables="s3://analytics/lineage", format="delta", max_entries=500)
+            query = begun(lambda: start(spark, stored))
+            assert query.awaitTermination(int(PATIENCE_S))
+            assert content_anywhere(stored.tables) == content_anywhere(whole.tables)

@@ -22,7 +22,7 @@ from keelmq_spark.job import JobOptions, start
 from keelmq_spark.log_reader import DataLoss, LogReader
 from keelmq_spark.options import SourceOptions
 from keelmq_spark.source import open_log
-from keelmq_spark.tables.commits import OtherLog
+from keelmq_spark.tables.errors import OtherLog
 from keelmq_spark.tables.tables import Tables
 from keelmq_spark.views.events import EVENTS_SPARK
 from tests.e2e.cluster_process import ClusterProcess, wait_for

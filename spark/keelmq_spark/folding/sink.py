@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from keelmq_spark.folding.fold import Fold
 from keelmq_spark.folding.fold_state import FoldState, decode_state, encode_state
 from keelmq_spark.folding.places import Places
-from keelmq_spark.tables.commits import Gap, OtherLog
+from keelmq_spark.tables.errors import Gap, OtherLog
 from keelmq_spark.tables.tables import Tables
 
 
@@ -25,7 +25,7 @@ class LineageSink:
         known = commit.cluster_uid if commit is not None else ""
         if known and cluster_uid and known != cluster_uid:
             raise OtherLog(
-                f"{tables.path} has the lineage of the cluster {known}, and the servers are of the cluster "
+                f"{tables.storage.name} has the lineage of the cluster {known}, and the servers are of the cluster "
                 f"{cluster_uid}: name the servers of that cluster, or other tables"
             )
         self.tables = tables
@@ -52,7 +52,9 @@ class LineageSink:
         """
         done = self.next_index
         if done and begin > done:
-            raise Gap(f"the batch begins at entry {begin} of the log, and {self.tables.path} ends before {done}")
+            raise Gap(
+                f"the batch begins at entry {begin} of the log, and {self.tables.storage.name} ends before {done}"
+            )
         if end <= done:
             return 0
         self.tables.require_current()

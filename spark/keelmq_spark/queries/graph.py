@@ -5,14 +5,14 @@ edge that was seen twice, is merged: the newest state, the first edge.
 """
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
 import duckdb
 
 from keelmq_spark.tables import schema
-from keelmq_spark.tables.published import with_columns
+from keelmq_spark.tables.published import rows_sql
+from keelmq_spark.tables.storage import Place
 from keelmq_spark.tables.tables import Tables
 
 DEPTH_MAX: Final = 64
@@ -54,27 +54,24 @@ class NoTables(Exception):
 class Graph:
     """A read-only view of the tables as they were when it was opened. Use it as a context manager."""
 
-    def __init__(self, path: str | Path) -> None:
-        self._path = Path(path).absolute()
+    def __init__(self, place: Place) -> None:
+        """Raises NoTables, and TablesError for tables that cannot be read."""
+        self._place = place
         self._open()
 
     def _open(self) -> None:
-        path = self._path
-        tables = Tables(path)
+        tables = Tables(self._place)
+        path = tables.storage.name
         self._connection = duckdb.connect()
         self._connection.execute("SET TimeZone = 'UTC'; SET parquet_metadata_cache = true")
         for name, table in (("events", tables.events), ("nodes", tables.nodes), ("edges", tables.edges)):
-            files = table.files()
-            if not files and name != "edges":
+            rows = table.rows()
+            if not rows.files and name != "edges":
                 raise NoTables(
                     f"there are no lineage tables in {path}: `keelmq-lineage run --tables {path}` makes them"
                 )
-            listed = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
-            partitioned = "false" if name == "events" else "true"
-            options = f"hive_partitioning = {partitioned}, union_by_name = true"
-            source = f"read_parquet([{listed}], {options})" if files else _NO_EDGES
-            rows = with_columns(name, f"SELECT * FROM {source}")  # noqa: S608
-            self._connection.execute(f"CREATE VIEW {name} AS {rows}")
+            found = rows_sql(self._connection, name, rows) if rows.files else f"SELECT * FROM {_NO_EDGES}"  # noqa: S608
+            self._connection.execute(f"CREATE VIEW {name} AS {found}")
         self._connection.execute(f"CREATE VIEW causes AS {_CAUSES}; CREATE VIEW visible AS {_VISIBLE}")
 
     def close(self) -> None:
@@ -95,7 +92,7 @@ class Graph:
         for last in (False, True):
             try:
                 rows: list[Fact] = self._connection.sql(query, params=list(parameters)).to_arrow_table().to_pylist()
-            except duckdb.IOException:
+            except (duckdb.IOException, duckdb.InvalidInputException):  # the second one for a dataset
                 if last:
                     raise
                 self.close()

@@ -53,10 +53,21 @@ def split_replaced(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
 def write_file(rows: Any, path: Path, looked_up: Sequence[str]) -> int:
     """Write a Parquet file, completely or not at all, and return its size in bytes."""
     with _replacing(path) as temporary:
-        options = _options(looked_up, rows.num_rows)
-        pq.write_table(rows, temporary, row_group_size=ROW_GROUP_ROWS, **options)
+        _write(rows, temporary, looked_up)
         size = temporary.stat().st_size
     return size
+
+
+def parquet_of(rows: Any, looked_up: Sequence[str]) -> bytes:
+    """Return the content of a Parquet file."""
+    made = pa.BufferOutputStream()
+    _write(rows, made, looked_up)
+    content: bytes = made.getvalue().to_pybytes()
+    return content
+
+
+def _write(rows: Any, sink: Any, looked_up: Sequence[str]) -> None:
+    pq.write_table(rows, sink, row_group_size=ROW_GROUP_ROWS, **_options(looked_up, rows.num_rows))
 
 
 def merge(

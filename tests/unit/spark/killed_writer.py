@@ -16,8 +16,8 @@ from typing import Any
 
 import duckdb
 
-import keelmq_spark.tables.tables as tables_module
 from keelmq_spark.folding.sink import LineageSink
+from keelmq_spark.tables import layout
 from keelmq_spark.tables.published import with_columns
 from keelmq_spark.tables.tables import Tables
 from tests.unit.spark.history import History, shop
@@ -82,7 +82,7 @@ def in_fork(work: Any) -> int:
 
 
 def main(root: Path, format: str, step: int, compact_every: int) -> int:
-    tables_module.COMPACT_EVERY = compact_every  # type: ignore[misc]
+    layout.COMPACT_EVERY = compact_every  # type: ignore[misc]
     undisturbed = root / "undisturbed"
     assert in_fork(lambda: write(undisturbed, format)) == 0
     kills = 0

@@ -15,7 +15,8 @@ from keelmq_spark.queries import answers
 from keelmq_spark.queries.drawing import Arrow, Box, draw, html
 from keelmq_spark.queries.graph import Graph, NoTables
 from keelmq_spark.queries.pictures import story_picture
-from keelmq_spark.tables.commits import TablesError, TablesLock
+from keelmq_spark.tables.errors import TablesError
+from keelmq_spark.tables.storage import storage_of
 from tests.unit.spark.history import START_US, History, shop
 
 
@@ -271,15 +272,17 @@ def test_what_is_not_there_is_said(tables: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [["run", "--once"], ["orphans"], ["compact"]])
-def test_an_object_store_is_refused_and_no_directory_of_its_name_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+@pytest.mark.parametrize("url", ["gs://bucket/lineage", "file:///lineage"])
+def test_other_stores_are_refused_and_no_directory_of_their_name_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str], url: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(app, [*command, "--tables", "s3://bucket/lineage"])
+    done = CliRunner().invoke(app, [*command, "--tables", url])
     assert done.exit_code == 2
-    assert "not in an object store" in " ".join(done.output.split())
-    with pytest.raises(TablesError, match="not in an object store"):
-        TablesLock(Path("s3://bucket/lineage"))
+    assert "s3://BUCKET/PREFIX" in " ".join(done.output.split())
+    for place in (Path(url), Path("s3://bucket/lineage")):  # a Path has lost a slash
+        with pytest.raises(TablesError, match="s3://BUCKET/PREFIX"):
+            storage_of(place)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -11,13 +11,15 @@ import pytest
 from deltalake import DeltaTable
 from typer.testing import CliRunner
 
-import keelmq_spark.tables.tables as tables_module
 from keelmq_spark.cli import app
 from keelmq_spark.folding.fold import Fold
 from keelmq_spark.folding.fold_state import FoldState
 from keelmq_spark.folding.places import READ_AHEAD_MESSAGES, Places
 from keelmq_spark.folding.sink import LineageSink
-from keelmq_spark.tables.commits import Format, Gap, OtherLog, TablesError, TablesInUse, TablesLock
+from keelmq_spark.tables import layout
+from keelmq_spark.tables.commits import Format
+from keelmq_spark.tables.directory import TablesLock
+from keelmq_spark.tables.errors import Gap, OtherLog, TablesError, TablesInUse
 from keelmq_spark.tables.tables import Tables
 from tests.unit.spark import killed_writer
 from tests.unit.spark.history import History, shop
@@ -35,7 +37,7 @@ def rows(tables: Tables, name: str) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("compact_every", [tables_module.COMPACT_EVERY, 2])
+@pytest.mark.parametrize("compact_every", [layout.COMPACT_EVERY, 2])
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_writer_that_is_killed_before_any_change_and_begins_again_makes_the_same_tables(
     format: Format, compact_every: int, tmp_path: Path
@@ -171,7 +173,7 @@ def test_a_second_writer_is_refused_and_the_tables_are_those_of_the_first(format
 
 LOCKED = """
 import pathlib, sys
-from keelmq_spark.tables.commits import TablesLock
+from keelmq_spark.tables.directory import TablesLock
 
 with TablesLock(pathlib.Path(sys.argv[1])):
     print("locked", flush=True)

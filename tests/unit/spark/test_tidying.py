@@ -18,8 +18,9 @@ from typer.testing import CliRunner
 import keelmq_spark.tables.tables as tables_module
 from keelmq_spark.cli import app
 from keelmq_spark.queries.graph import Graph
-from keelmq_spark.tables import rewriting
-from keelmq_spark.tables.commits import Format, TablesLock
+from keelmq_spark.tables import layout, rewriting
+from keelmq_spark.tables.commits import Format
+from keelmq_spark.tables.directory import TablesLock
 from keelmq_spark.tables.schema import EDGES, NODES
 from keelmq_spark.tables.tables import Tables
 from keelmq_spark.views.events import EVENTS_ARROW
@@ -168,7 +169,7 @@ def test_tables_of_an_earlier_schema_get_the_new_columns(
     format: Format, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A version without the new columns is simulated: its tables and its files lack them."""
-    added, parts = list(tables_module.ADDED_COLUMNS["events"]), tables_module._parts
+    added, parts = list(layout.ADDED_COLUMNS["events"]), layout.parts
 
     def earlier_parts(name: str, rows: Any, open_rows: Any) -> Any:
         return parts(name, rows.drop_columns(added) if name == "events" else rows, open_rows)
@@ -177,10 +178,10 @@ def test_tables_of_an_earlier_schema_get_the_new_columns(
     log = History()
     log.publish("orders", "a-0", "a-1")
     with monkeypatch.context() as before:
-        before.setattr(tables_module, "_schema", lambda name: {"events": earlier, "nodes": NODES, "edges": EDGES}[name])
-        before.setattr(tables_module, "ADDED_COLUMNS", {"events": {}, "nodes": {}, "edges": {}})
+        before.setattr(layout, "schema_of", lambda name: {"events": earlier, "nodes": NODES, "edges": EDGES}[name])
+        before.setattr(layout, "ADDED_COLUMNS", {"events": {}, "nodes": {}, "edges": {}})
         before.setattr(tables_module, "SCHEMA", 1)
-        before.setattr(tables_module, "_parts", earlier_parts)
+        before.setattr(layout, "parts", earlier_parts)
         log.write(tmp_path, format)
     assert Tables(tmp_path).commit.schema == 1  # type: ignore[union-attr]
     with Graph(tmp_path) as graph:
@@ -245,7 +246,7 @@ def test_files_of_a_delta_table_say_what_is_in_them(tmp_path: Path) -> None:
 def test_short_jobs_compact_what_earlier_ones_left(
     format: Format, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("keelmq_spark.tables.tables.COMPACT_EVERY", 4)
+    monkeypatch.setattr("keelmq_spark.tables.layout.COMPACT_EVERY", 4)
     log = History()
     for number in range(12):
         log.publish("orders", f"m-{number}")

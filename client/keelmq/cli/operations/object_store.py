@@ -1,10 +1,11 @@
-"""Calls of an S3-compatible object store, by boto3 (the extra `keelmq[s3]`), with its errors as sentences.
+"""Calls of an S3-compatible object store, by boto3 (the extra `s3`), with its errors as sentences.
 
 Credentials, region, endpoint, proxy and certificates come of the AWS variables and profiles alone, as boto3 finds them.
 No message repeats what boto3 says of them.
 """
 
 import re
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self
 from urllib.parse import urlsplit
 
@@ -18,6 +19,8 @@ READ_ATTEMPTS: Final = 3
 """How often a range is asked for whose content breaks off; boto3 repeats only what fails before the content."""
 CALLS_MAX: Final = 8
 """Number of calls at a time."""
+_REGION: Final = "us-east-1"
+"""The region of whoever names none."""
 _BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 _CREDENTIALS: Final = "AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 _NOT_ACCEPTED: Final = {
@@ -52,6 +55,29 @@ class Location(NamedTuple):
         return self._replace(key=self.key[: self.key.rfind("/") + 1])
 
 
+class Advice(NamedTuple):
+    """Words of the sentences that depend on the command. The default is that of backups."""
+
+    extra: str = "keelmq[s3]"
+    endpoint: str = "--endpoint-url and AWS_ENDPOINT_URL"
+    absent: str = "`keelmq backup list {folder}` shows what is"
+    permissions: str = "docs/backup.md has the permissions that a backup needs"
+
+
+@dataclass(frozen=True, repr=False)
+class Access:
+    """Address and credentials for another client of the store. The token is empty for credentials that last."""
+
+    endpoint_url: str
+    region: str
+    key_id: str
+    secret_key: str
+    token: str
+
+
+BACKUPS: Final = Advice()
+
+
 class Range(NamedTuple):
     """Part of an object, the size of all of it, and the tag that it has until it is replaced."""
 
@@ -76,7 +102,7 @@ class ObjectStore:
     NotFound, Conflict for a condition that does not hold, with the store's own code in `extra["store_code"]`.
     """
 
-    def __init__(self, endpoint_url: str | None = None) -> None:
+    def __init__(self, endpoint_url: str | None = None, *, advice: Advice = BACKUPS) -> None:
         """Ask nothing yet. Without an endpoint it is that of AWS_ENDPOINT_URL or the profile, or Amazon's. Raises
         KeelMQError when boto3 is missing, and InvalidRequest.
         """
@@ -90,9 +116,9 @@ class ObjectStore:
             if exc.name not in ("boto3", "botocore"):
                 raise
             raise KeelMQError(
-                "package_missing", "s3:// needs the package boto3: install it with pip install 'keelmq[s3]'"
+                "package_missing", f"s3:// needs the package boto3: install it with pip install '{advice.extra}'"
             ) from None
-        self._failures, self._refusals = BotoCoreError, ClientError
+        self._failures, self._refusals, self._advice = BotoCoreError, ClientError, advice
         config = Config(
             user_agent_extra=f"keelmq/{VERSION}",
             connect_timeout=CONNECT_TIMEOUT_S,
@@ -103,13 +129,12 @@ class ObjectStore:
             response_checksum_validation="when_required",
         )
         try:
-            self._client = boto3.session.Session().client("s3", endpoint_url=endpoint_url, config=config)
+            self._session = boto3.session.Session()
+            self._client = self._session.client("s3", endpoint_url=endpoint_url, config=config)
         except BotoCoreError as exc:
-            raise _failure(exc, "the object store") from None
+            raise _failure(exc, "the object store", advice) from None
         except ValueError:
-            raise InvalidRequest(
-                "invalid_request", "the endpoint is no URL; look at --endpoint-url and AWS_ENDPOINT_URL"
-            ) from None
+            raise InvalidRequest("invalid_request", f"the endpoint is no URL; look at {advice.endpoint}") from None
 
     @property
     def endpoint(self) -> str:
@@ -123,8 +148,28 @@ class ObjectStore:
         except self._refusals as exc:
             raise self._refusal(exc.response, operation, place) from None
         except self._failures as exc:
-            raise _failure(exc, self.endpoint) from None
+            raise _failure(exc, self.endpoint, self._advice) from None
         return answer
+
+    def access(self) -> Access:
+        """Return how other clients reach the store, with credentials that are valid now: temporary ones are renewed
+        some minutes before they expire.
+        """
+        try:
+            found = self._session.get_credentials()
+            frozen = found.get_frozen_credentials() if found is not None else None
+        except self._failures as exc:
+            raise _failure(exc, self.endpoint, self._advice) from None
+        if frozen is None:
+            raise _no_credentials("NoCredentialsError")
+        region = self._client.meta.region_name
+        return Access(
+            self._client.meta.endpoint_url,
+            _REGION if region in (None, "aws-global") else region,
+            frozen.access_key,
+            frozen.secret_key,
+            frozen.token or "",
+        )
 
     def read(self, place: Location, begin: int, length: int, tag: str | None = None) -> Range:
         """Read at most `length` bytes (> 0) of the object, none at its end. With `tag`, raises Conflict if it was
@@ -143,7 +188,7 @@ class ObjectStore:
                 content: bytes = answer["Body"].read()
             except self._failures as exc:
                 if attempt == READ_ATTEMPTS:
-                    raise _failure(exc, self.endpoint) from None
+                    raise _failure(exc, self.endpoint, self._advice) from None
                 continue
             size = int(answer["ContentRange"].rpartition("/")[2]) if "ContentRange" in answer else len(content)
             return Range(content, size, answer["ETag"])
@@ -155,10 +200,12 @@ class ObjectStore:
         extra = {"store_code": code}
         action = operation.replace("_", " ")
         if code == "NoSuchBucket":
-            text = f"{self.endpoint} has no bucket {place.bucket}: make it, or check its name and --endpoint-url"
+            text = (
+                f"{self.endpoint} has no bucket {place.bucket}: make it, or check its name, and {self._advice.endpoint}"
+            )
             return NotFound("store_not_found", text, extra=extra)
         if code in _ABSENT:
-            text = f"{place.url} is not there; `keelmq backup list {place.folder.url}` shows what is"
+            text = f"{place.url} is not there; {self._advice.absent.format(folder=place.folder.url)}"
             return NotFound("store_not_found", text, extra=extra)
         if code in EXISTS:
             return Conflict("store_conflict", f"{place.url} was made or replaced meanwhile", extra=extra)
@@ -167,7 +214,7 @@ class ObjectStore:
         elif code in _DENIED:
             text = (
                 f"{self.endpoint} does not allow these credentials to {action} in the bucket {place.bucket} "
-                f"({code}): docs/backup.md has the permissions that a backup needs"
+                f"({code}): {self._advice.permissions}"
             )
         elif code in _OTHER_REGION:
             text = f"the bucket {place.bucket} is in another region ({code}): name it by AWS_REGION"
@@ -183,7 +230,7 @@ class ObjectStore:
         return KeelMQError("store_denied", text, extra=extra)
 
 
-def _failure(error: Exception, endpoint: str) -> KeelMQError:
+def _failure(error: Exception, endpoint: str, advice: Advice) -> KeelMQError:
     """Return the error for one that boto3 raises without an answer. Its text may have parts of credentials or URLs
     with them, so its name has to do.
     """
@@ -192,17 +239,21 @@ def _failure(error: Exception, endpoint: str) -> KeelMQError:
 
     name = type(error).__name__
     if name in _CREDENTIALS_MISSING:
-        return KeelMQError("store_denied", f"no usable credentials for the object store ({name}): set {_CREDENTIALS}")
+        return _no_credentials(name)
     if name == "SSLError":
         return KeelMQError(
             "store_unreachable", f"the certificate of {endpoint} is not trusted: AWS_CA_BUNDLE names its authority"
         )
     if isinstance(error, HTTPClientError | NoConnection) or name == "IncompleteReadError":
-        text = f"{endpoint} cannot be reached, or breaks off ({name}): check --endpoint-url, AWS_ENDPOINT_URL and the "
-        return Unavailable("store_unreachable", f"{text}network, and repeat the command")
+        text = f"{endpoint} cannot be reached, or breaks off ({name}): check {advice.endpoint} and the network, and "
+        return Unavailable("store_unreachable", f"{text}repeat the command")
     return KeelMQError(
         "store_unusable", f"the object store cannot be used ({name}): check the AWS_ variables and files"
     )
+
+
+def _no_credentials(name: str) -> KeelMQError:
+    return KeelMQError("store_denied", f"no usable credentials for the object store ({name}): set {_CREDENTIALS}")
 
 
 def _require_endpoint(url: str) -> None:

@@ -1,0 +1,60 @@
+"""Properties that all tables share, whatever their format: partitions, times, sizes, and when they are tidied."""
+
+from typing import Any, Final, NamedTuple
+
+import pyarrow.compute as pc
+
+from keelmq_spark.tables.schema import ADDED_COLUMNS as ADDED_COLUMNS
+from keelmq_spark.tables.schema import EDGES, NODES
+
+COMPACT_EVERY: Final = 200
+"""Number of writes of a table, by this job or earlier ones, after which its small files are compacted into large
+ones."""
+SMALL_FILE_BYTES: Final = 16 * 1024 * 1024
+FILES_PER_WRITE: Final = {"events": 1, "nodes": 1, "edges": 5}
+"""Files that a write usually adds to a table; a write of edges has a file for each kind that it has."""
+TIMES: Final = {"events": "ts", "nodes": "last_ts", "edges": "ts"}
+"""Columns with the time by which rows are pruned."""
+STATED: Final = {"events": ["ts", "raft_index", "offset"], "nodes": ["first_ts", "last_ts"], "edges": ["ts"]}
+"""Columns whose least and greatest value in each file a Delta table tells, so that queries skip files."""
+
+LOOKED_UP: Final = {"events": ["message_id"], "nodes": ["node_id"], "edges": ["src", "dst"]}
+"""Columns with a Bloom filter: a look-up reads only row groups that may contain the value."""
+OPEN: Final = "open"
+PARTITIONS: Final[dict[str, str | None]] = {"events": None, "nodes": OPEN, "edges": "kind"}
+"""Partition column by table. `open` of a node means that it may still change: the next batch replaces it."""
+
+
+class Part(NamedTuple):
+    """Rows of one partition of a table."""
+
+    value: str | None
+    rows: Any
+
+    def folder(self, table: str) -> str:
+        """Return the folder of the rows in the storage, `table` or one below it."""
+        column = PARTITIONS[table]
+        return table if column is None else f"{table}/{column}={self.value}"
+
+
+def parts(name: str, rows: Any, open_rows: Any) -> list[Part]:
+    """Split `rows` by partition, and drop the column that the partition's name contains."""
+    if name == "nodes":
+        return [Part("false", rows), Part("true", open_rows)]
+    if name != "edges":
+        return [Part(None, rows)]
+    kinds = sorted(pc.unique(rows["kind"]).to_pylist())
+    return [Part(kind, rows.filter(pc.equal(rows["kind"], kind)).drop_columns(["kind"])) for kind in kinds]
+
+
+def schema_of(name: str) -> Any:
+    if name != "events":
+        return NODES if name == "nodes" else EDGES
+    from keelmq_spark.views.events import EVENTS_ARROW  # imports PySpark, which readers of the tables do not need
+
+    return EVENTS_ARROW
+
+
+def compact_after(name: str) -> int:
+    """Return the number of writes after which a table is compacted: not all at the same commit, for short pauses."""
+    return COMPACT_EVERY + COMPACT_EVERY // 3 * list(PARTITIONS).index(name)

@@ -1,0 +1,94 @@
+"""Write batches into tables in an object store and get killed in the middle. test_object_store.py runs this module as a
+process.
+
+A relay in front of the store kills a fork of this process right before every `step`th request that changes something,
+and another fork begins again where that one ended. The last line says how many kills there were; the exit code is 1
+when the tables differ from those that nobody disturbed.
+"""
+
+import itertools
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from keelmq_spark.queries.graph import Graph
+from keelmq_spark.tables import layout
+from tests.object_store import StoreProcess
+from tests.store_requests import CHANGES, NotForwarded, Request, RequestRelay
+from tests.unit.spark.killed_writer import CONTINUED_AT, in_fork, write
+
+BUCKET: Final = "tables"
+ROWS: Final = {
+    "events": "SELECT * FROM events",
+    "nodes": "SELECT * REPLACE (open::BOOLEAN AS open) FROM nodes",  # a text where the name of a directory has it
+    "edges": "SELECT src, dst, kind, ts, event_id FROM edges",
+}
+
+
+def content(place: Any) -> dict[str, list[str]]:
+    """Return the rows of each table, which do not depend on how they were written."""
+    with Graph(place) as graph:
+        return {name: sorted(map(str, graph.rows(query))) for name, query in ROWS.items()}
+
+
+class Killer:
+    """Hook of a relay that ends a process, as kill -9 does, before the `change`th request that changes something."""
+
+    def __init__(self) -> None:
+        self._pipe = os.pipe()
+        self._left = 0
+
+    def arm(self, change: int) -> None:
+        self._left = change
+
+    def tell(self) -> None:
+        """Say that this process is the one to end."""
+        os.write(self._pipe[1], os.getpid().to_bytes(8, "big"))
+
+    def __call__(self, request: Request) -> None:
+        if request.method in CHANGES:
+            self._left -= 1
+            if self._left == 0:
+                os.kill(int.from_bytes(os.read(self._pipe[0], 8), "big"), signal.SIGKILL)
+                raise NotForwarded
+
+
+def main(root: Path, step: int, compact_every: int) -> int:
+    layout.COMPACT_EVERY = compact_every  # type: ignore[misc]
+    undisturbed = root / "undisturbed"
+    assert in_fork(lambda: write(undisturbed, "delta")) == 0
+    kills, killer = 0, Killer()
+    with StoreProcess(root, list_page=1_000) as store, RequestRelay(store, killer) as relay:
+        os.environ.update(store.environment, AWS_ENDPOINT_URL=relay.url)
+        store.client.create_bucket(Bucket=BUCKET)
+        for number in itertools.count(1, step):
+            place = f"s3://{BUCKET}/killed-{number}"
+
+            def disturbed(place: Any = place) -> None:
+                killer.tell()
+                write(place, "delta")
+
+            killer.arm(number)
+            status = in_fork(disturbed)
+            killer.arm(0)
+            if status == 0:
+                break
+            assert status == -signal.SIGKILL, status
+            kills += 1
+
+            def begin_again(place: Any = place) -> bool:
+                os.environ["AWS_ENDPOINT_URL"] = store.url
+                write(place, "delta", CONTINUED_AT)
+                return content(place) == content(undisturbed)
+
+            if in_fork(begin_again) != 0:
+                print(f"other tables after a kill before change {number}: {place}")
+                return 1
+    print(kills)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))
