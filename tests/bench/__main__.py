@@ -36,6 +36,7 @@ from tests.bench import (
     pops,
     storm,
     timers,
+    weights,
 )
 from tests.bench.cluster import NODES, BenchCluster
 from tests.bench.figures import Figure, Figures
@@ -133,6 +134,8 @@ async def run_hostile(directory: Path, settings: argparse.Namespace, figures: Fi
 async def run_fairness(directory: Path, settings: argparse.Namespace, figures: Figures) -> None:
     figures.step(f"{NODES} nodes, ten users that send flat out, of which one is greedy")
     await fairness.measure(directory, settings.seconds, figures)
+    (directory / "weights").mkdir()
+    await weights.measure(directory / "weights", settings.seconds, figures)
 
 
 async def run_storm(directory: Path, settings: argparse.Namespace, figures: Figures) -> None:

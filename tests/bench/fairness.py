@@ -52,7 +52,7 @@ async def measure(directory: Path, seconds: float, figures: Figures) -> None:
     cluster = closed_cluster(plain, "auth")
     try:
         cluster.start()
-        tokens = _sign_in(cluster, plain)
+        tokens = sign_in(cluster, plain)
         for messages, what in ((1, "single messages"), (BATCH_MESSAGES, f"batches of {BATCH_MESSAGES}")):
             await _beside_a_greedy_one(cluster, tokens, messages, what, seconds, figures)
     finally:
@@ -62,7 +62,7 @@ async def measure(directory: Path, seconds: float, figures: Figures) -> None:
     cluster = closed_cluster(limited, "auth", {"quota_file": str(quotas)})
     try:
         cluster.start()
-        await _within_quotas(cluster, _sign_in(cluster, limited), seconds, figures)
+        await _within_quotas(cluster, sign_in(cluster, limited), seconds, figures)
     finally:
         cluster.close()
 
@@ -115,24 +115,29 @@ async def _within_quotas(cluster: BenchCluster, tokens: Sequence[str], seconds: 
     )
 
 
-def _sign_in(cluster: BenchCluster, directory: Path) -> list[str]:
+def sign_in(cluster: BenchCluster, directory: Path, users: Sequence[str] = USERS) -> list[str]:
     """Create the topic and the users, and return their tokens."""
     administrator = administrator_of(directory)
     call(cluster, "PUT", f"/v1/topics/{TOPIC}", {"queues": QUEUES}, administrator)
-    return [new_user(cluster, directory, user, [RULE]) for user in USERS]
+    return [new_user(cluster, directory, user, [RULE]) for user in users]
 
 
 async def _rates(cluster: BenchCluster, senders: Sequence[Sender], seconds: float) -> list[float]:
     """Return the requests per second of each sender. The first has a process of its own: its load must not slow down
     the others' clients.
     """
-    port = urlsplit(
-        call(cluster, "GET", "/v1/cluster", None, {"Authorization": f"Bearer {senders[0].token}"})["leader_url"]
-    ).port
+    return await rates_of(cluster, (senders[:1], senders[1:]), seconds / 4, seconds)
+
+
+async def rates_of(
+    cluster: BenchCluster, processes: Sequence[Sequence[Sender]], warm_up_s: float, seconds: float
+) -> list[float]:
+    """Return the requests per second of each sender after the warm-up. Those of each sequence share a process."""
+    headers = {"Authorization": f"Bearer {processes[0][0].token}"}
+    port = urlsplit(call(cluster, "GET", "/v1/cluster", None, headers)["leader_url"]).port
     assert port is not None
-    warm_up_s = seconds / 4
-    processes = [_process(port, part, warm_up_s, seconds) for part in (senders[:1], senders[1:])]
-    return [rate for process in processes for rate in await asyncio.to_thread(_result_of, process)]
+    running = [_process(port, senders, warm_up_s, seconds) for senders in processes]
+    return [rate for process in running for rate in await asyncio.to_thread(_result_of, process)]
 
 
 def _process(port: int, senders: Sequence[Sender], warm_up_s: float, seconds: float) -> "subprocess.Popen[str]":

@@ -88,10 +88,19 @@ def call(cluster: BenchCluster, method: str, path: str, body: object, headers: M
     raise RuntimeError(f"{method} {path}: {'; '.join(answers)}")
 
 
+def metrics(node: BrokerProcess, headers: Mapping[str, str]) -> str:
+    """Return what the node shows to Prometheus."""
+    status, content = _answer(node, "GET", "/metrics", None, headers)
+    if status != 200:
+        raise RuntimeError(f"node {node.node_id}: {status} {content!r}")
+    return content.decode()
+
+
 def _answer(node: BrokerProcess, method: str, path: str, body: object, headers: Mapping[str, str]) -> tuple[int, bytes]:
     connection = node.connection(10.0)
     try:
-        connection.request(method, path, json.dumps(body), {"Content-Type": "application/json", **headers})
+        content = {} if body is None else {"Content-Type": "application/json"}
+        connection.request(method, path, None if body is None else json.dumps(body), {**content, **headers})
         response: http.client.HTTPResponse = connection.getresponse()
         return response.status, response.read()
     finally:

@@ -15,36 +15,39 @@ import time
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from deploy.monitoring.dashboards import DASHBOARDS, RATE
 from deploy.reporting.report import Report
 from raft.config import TlsConfig
 from tests.certificates import Authority, today
+from tests.e2e.closed_cluster import administrator_file
 from tests.e2e.cluster_process import ClusterProcess, wait_for
 from tests.e2e.small_disk import mounted_at
+from tests.monitoring.closed_node import CLOSED_FAULTS, closed_node
 from tests.monitoring.faults import FAULTS, OPTIONS, Fault, Faults
 from tests.monitoring.prometheus import WINDOW, Prometheus
 from tests.requirements import PROMETHEUS, SMALL_DISK
 
 JOB: Final = "keelmq"
 TLS_JOB: Final = "keelmq-tls"
+CLOSED_JOB: Final = "keelmq-closed"
 CERTIFICATE_DAYS: Final = 5
 CERTIFICATES: Final = "certificates"
 CERTIFICATE_ALERTS: Final = ("KeelMQHttpCertificateEnds", "KeelMQPeerCertificateEnds")
 OF_THE_MACHINE: Final = frozenset({"KeelMQLoopSaturated", "KeelMQSyncSlow", "KeelMQCommitSlow", "KeelMQDiskFillsSoon"})
 """Alerts that a busy machine raises with short windows, whatever the cluster does."""
+Victim = TypeVar("Victim")
 VARIABLES: Final = {RATE: WINDOW, "$job": JOB, "$instance": ".*"}
 
 
 class Trial:
     """One cluster, its Prometheus, and what was seen."""
 
-    def __init__(self, report: Report, prometheus: Prometheus, cluster: ClusterProcess, faults: Faults) -> None:
+    def __init__(self, report: Report, prometheus: Prometheus, cluster: ClusterProcess) -> None:
         self._report = report
         self._prometheus = prometheus
         self._cluster = cluster
-        self.faults = faults
         self.raised_s: dict[str, dict[str, float]] = {}
         self.skipped: dict[str, str] = {}
         self.missing: list[str] = []
@@ -53,11 +56,11 @@ class Trial:
         """Return the names of the alerts of one cluster that are firing."""
         return {alert["alertname"] for alert in self._prometheus.firing() if alert.get("job", JOB) == job}
 
-    def settle(self) -> None:
+    def settle(self, job: str = JOB, nodes: int = 3) -> None:
         """Wait until Prometheus has all nodes, and no alert fires that the machine alone cannot explain."""
-        twice = f'count_over_time(keelmq_raft_term{{job="{JOB}"}}[{WINDOW}]) > 1'
-        wait_for(lambda: len(self._prometheus.query(twice)) == 3, "all nodes to be scraped twice")
-        self._wait(lambda: not self.firing() - OF_THE_MACHINE, "no alert to fire")
+        twice = f'count_over_time(keelmq_raft_term{{job="{job}"}}[{WINDOW}]) > 1'
+        wait_for(lambda: len(self._prometheus.query(twice)) == nodes, "all nodes to be scraped twice")
+        self._wait(lambda: not self.firing(job) - OF_THE_MACHINE, "no alert to fire")
 
     def evaluate_dashboards(self) -> tuple[int, list[str]]:
         """Evaluate every query of the dashboards. Return their number, and the panels without a series."""
@@ -74,16 +77,16 @@ class Trial:
                     empty.append(f"{dashboard.name}: {panel.title}")
         return queries, empty
 
-    def provoke(self, fault: Fault) -> None:
+    def provoke(self, fault: Fault[Victim], victim: Victim, job: str = JOB) -> None:
         if fault.needs is not None and fault.needs.reason is not None:
             self.skipped[fault.name] = fault.needs.reason
             self._report.event(f"{fault.name}: left out, {fault.needs.reason}")
             return
         self._report.step(f"{fault.name}: {', '.join(fault.alerts)}")
-        with fault.provoke(self.faults):
-            self.expect(fault.name, fault.alerts)
+        with fault.provoke(victim):
+            self.expect(fault.name, fault.alerts, job)
         gone = set(fault.alerts) - OF_THE_MACHINE
-        self._wait(lambda: not gone & self.firing(), f"{', '.join(gone)} to end")
+        self._wait(lambda: not gone & self.firing(job), f"{', '.join(gone)} to end")
         self._report.event(f"{fault.name}: over", "recovery")
 
     def expect(self, name: str, alerts: Sequence[str], job: str = JOB) -> None:
@@ -116,7 +119,7 @@ def ending_certificates(directory: Path, files: TlsConfig, prometheus: Prometheu
     options = [*OPTIONS, *(part for pair in pairs.items() for part in pair)]
     context = ssl.create_default_context(cafile=files.ca_file)
     with ClusterProcess(directory, nodes=1, options=options, tls=context) as cluster:
-        prometheus.add_tls_target(f"{cluster.nodes[1].host}:{cluster.nodes[1].http_port}")
+        prometheus.watch(TLS_JOB, f"{cluster.nodes[1].host}:{cluster.nodes[1].http_port}")
         yield
 
 
@@ -132,17 +135,30 @@ def run(report: Report, directory: Path, chosen: Sequence[str]) -> dict[str, Any
         stack.enter_context(cluster)
         faults.prepare()
         targets = [f"{node.host}:{node.http_port}" for node in cluster.nodes.values()]
-        (directory / "tls").mkdir()
+        for name in ("tls", "closed"):
+            (directory / name).mkdir()
         ending = Authority().issue(directory / "tls", 1, "e2e", ends=today() + timedelta(days=CERTIFICATE_DAYS))
-        watching = Prometheus(directory / "prometheus", {JOB: targets}, Path(ending.ca_file))
-        prometheus = stack.enter_context(watching)
-        trial = Trial(report, prometheus, cluster, faults)
+        late_jobs: dict[str, dict[str, Any]] = {
+            TLS_JOB: {"scheme": "https", "tls_config": {"ca_file": ending.ca_file}},
+            CLOSED_JOB: {"authorization": {"credentials_file": str(administrator_file(directory))}},
+        }
+        prometheus = stack.enter_context(Prometheus(directory / "prometheus", {JOB: targets}, late_jobs))
+        trial = Trial(report, prometheus, cluster)
         trial.settle()
         queries, empty = trial.evaluate_dashboards()
         report.event(f"{queries} queries of dashboards evaluated, {len(empty)} panels without a series: {empty}")
         for fault in FAULTS:
             if not chosen or fault.name in chosen:
-                trial.provoke(fault)
+                trial.provoke(fault, faults)
+        closed = [fault for fault in CLOSED_FAULTS if not chosen or fault.name in chosen]
+        if closed:
+            report.step("starting a node that enforces permissions")
+            with closed_node(directory / "closed", OPTIONS) as node:
+                prometheus.watch(CLOSED_JOB, node.target)
+                trial.settle(CLOSED_JOB, nodes=1)
+                for each in closed:
+                    trial.provoke(each, node, CLOSED_JOB)
+            prometheus.watch(CLOSED_JOB)
         if not chosen or CERTIFICATES in chosen:
             report.step(f"{CERTIFICATES}: {', '.join(CERTIFICATE_ALERTS)}")
             with ending_certificates(directory / "tls", ending, prometheus):
@@ -158,7 +174,7 @@ def run(report: Report, directory: Path, chosen: Sequence[str]) -> dict[str, Any
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make monitoring-test", description=__doc__)
-    names = [*(fault.name for fault in FAULTS), CERTIFICATES]
+    names = [*(fault.name for fault in FAULTS), *(fault.name for fault in CLOSED_FAULTS), CERTIFICATES]
     parser.add_argument(
         "--fault", action="append", choices=names, default=[], help="Provoke only this one; repeatable."
     )

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from tests.chaos.skewed_node import CLOCK_VARIABLE, set_offset_ns
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, ok, wait_for
@@ -30,15 +30,15 @@ SLOW_SYNC: Final = "fdatasync:delay_enter=400000"
 TOPIC: Final = "orders"
 GROUP: Final = "shop"
 
-Provoke = Callable[["Faults"], AbstractContextManager[None]]
+Victim = TypeVar("Victim")
 
 
-class Fault(NamedTuple):
+class Fault(NamedTuple, Generic[Victim]):
     """A fault lasts as long as the context of `provoke`. `alerts` have to fire meanwhile, and end after it."""
 
     name: str
     alerts: tuple[str, ...]
-    provoke: Provoke
+    provoke: Callable[[Victim], AbstractContextManager[None]]
     needs: Requirement | None = None
 
 
@@ -199,7 +199,7 @@ def _empty(directory: Path) -> None:
             path.unlink()
 
 
-FAULTS: Final = (
+FAULTS: Final[tuple[Fault[Faults], ...]] = (
     Fault("lag", ("KeelMQConsumerLag",), Faults.lag),
     Fault("dead-letter", ("KeelMQDeadLetters",), Faults.dead_letter),
     Fault("undecided", ("KeelMQTransactionsUndecided",), Faults.undecided),

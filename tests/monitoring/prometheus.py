@@ -40,22 +40,22 @@ def shortened(rules: str) -> str:
 class Prometheus:
     """Owns the process within the context. It scrapes every second."""
 
-    def __init__(self, directory: Path, jobs: Mapping[str, Sequence[str]], ca_file: Path | None = None) -> None:
-        """`jobs` are the targets by job. Those of `add_tls_target` come later, and are verified against `ca_file`."""
+    def __init__(
+        self, directory: Path, jobs: Mapping[str, Sequence[str]], late_jobs: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        """`jobs` are the targets by job. `late_jobs` are settings of scrapes by job; their targets come by `watch`."""
         self._directory = directory
         (self._port,) = free_ports(1)
-        self._late = directory / "targets.json"
         self._process: subprocess.Popen[bytes] | None = None
         directory.mkdir()
-        self._late.write_text("[]")
         (directory / "rules.yml").write_text(shortened(RULES.read_text()))
         scrapes: list[dict[str, Any]] = [
             {"job_name": job, "static_configs": [{"targets": list(targets)}]} for job, targets in jobs.items()
         ]
-        if ca_file is not None:
-            late = {"files": [str(self._late)], "refresh_interval": "1s"}
-            tls = {"ca_file": str(ca_file)}
-            scrapes.append({"job_name": "keelmq-tls", "scheme": "https", "tls_config": tls, "file_sd_configs": [late]})
+        for job, settings in late_jobs.items():
+            self.watch(job)
+            late = {"files": [str(self._targets_of(job))], "refresh_interval": "1s"}
+            scrapes.append({"job_name": job, "file_sd_configs": [late], **settings})
         content = {
             "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
             "rule_files": [str(directory / "rules.yml")],
@@ -85,8 +85,12 @@ class Prometheus:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
 
-    def add_tls_target(self, target: str) -> None:
-        self._late.write_text(json.dumps([{"targets": [target]}]))
+    def watch(self, late_job: str, *targets: str) -> None:
+        """Have exactly these targets in the job from the next second on."""
+        self._targets_of(late_job).write_text(json.dumps([{"targets": list(targets)}] if targets else []))
+
+    def _targets_of(self, late_job: str) -> Path:
+        return self._directory / f"{late_job}.json"
 
     def firing(self) -> list[Labels]:
         """Return the labels of the alerts that are firing, their names included."""
