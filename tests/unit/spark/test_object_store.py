@@ -26,7 +26,7 @@ from tests.unit.spark.stored import Expected, cli, write
 
 ROOT: Final = Path(__file__).parents[3]
 KILLS_STEP: Final = 12
-"""1 kills before each of the 48 changes, which takes two minutes."""
+"""1 kills before each of the 47 changes, which takes three minutes."""
 
 
 def bucket_of(place: str) -> str:
