@@ -44,8 +44,8 @@ class Reading:
 
 def increase(before: Reading, after: Reading, name: str, **labels: str) -> float:
     """Return by how much a counter grew; a counter that fell began anew."""
-    grown = after.value(name, **labels) - before.value(name, **labels)
-    return grown if grown >= 0 else after.value(name, **labels)
+    grown = after.value(name, 0.0, **labels) - before.value(name, 0.0, **labels)
+    return grown if grown >= 0 else after.value(name, 0.0, **labels)
 
 
 def quantile(before: Reading, after: Reading, name: str, share: float) -> float | None:
