@@ -21,6 +21,7 @@ BALLAST_BYTES: Final = 70 * MIB
 OPTIONS: Final = (
     *("--election-timeout-ms", "500", "--heartbeat-ms", "50", "--segment-bytes", str(2 * MIB)),
     *("--min-free-bytes", str(MIN_FREE_BYTES), "--check-immunity-ms", "600000"),
+    *("--check-interval-ms", "500", "--check-max", "2"),
     *("--log-sync", "thread"),  # strace can slow down a thread, and not the kernel
 )
 CLOCK_AHEAD_NS: Final = 5 * 10**9
@@ -29,6 +30,10 @@ STOPPED_S: Final = 1.5
 SLOW_SYNC: Final = "fdatasync:delay_enter=400000"
 TOPIC: Final = "orders"
 GROUP: Final = "shop"
+ONE_MESSAGE: Final = {"messages": [{"body": "1"}]}
+REFUSED_SENDS: Final = 30
+CHANGES: Final = 7
+"""Changes of leader within the window of the alert, which allows four."""
 
 Victim = TypeVar("Victim")
 
@@ -67,7 +72,7 @@ class Faults:
         return ok(self.cluster.wait_leader().request(method, path, payload=payload))
 
     def send(self) -> None:
-        self.call("POST", f"/v1/topics/{TOPIC}/messages", {"messages": [{"body": "1"}]})
+        self.call("POST", f"/v1/topics/{TOPIC}/messages", ONE_MESSAGE)
 
     def commit(self, offset: int) -> None:
         offsets = [{"topic": TOPIC, "queue": 0, "offset": offset}]
@@ -110,6 +115,47 @@ class Faults:
         yield
         self.call("POST", "/v1/transactions/t/rollback", {"source": "producer"})
 
+    @contextlib.contextmanager
+    def discarded(self) -> Iterator[None]:
+        """Have a transaction whose producer asks for its checks and answers none."""
+        half = {"transaction_id": "d", "producer_group": "silent", "messages": [{"topic": TOPIC, "body": "1"}]}
+        self.call("POST", "/v1/transactions", {**half, "check_after_ms": 1})
+
+        def is_discarded() -> bool:
+            node = self.cluster.wait_leader()
+            ok(node.request("GET", "/v1/producer-groups/silent/checks"))
+            return bool(ok(node.request("GET", "/v1/transactions/d"))["state"] == "discarded")
+
+        wait_for(is_discarded, "the transaction to be discarded")
+        yield
+        by_force = {"source": "operator", "force": True, "operator": "ann", "reason": "a test"}
+        self.call("POST", "/v1/transactions/d/rollback", by_force)
+
+    @contextlib.contextmanager
+    def no_space(self) -> Iterator[None]:
+        """Leave too little space on all disks, while a producer goes on sending."""
+        ballasts = [node.data_dir / "ballast" for node in self.cluster.alive()]
+        for ballast in ballasts:
+            ballast.write_bytes(bytes(BALLAST_BYTES))
+        refused = 0
+
+        def is_refused() -> bool:
+            nonlocal refused
+            answer = self.cluster.wait_leader().request("POST", f"/v1/topics/{TOPIC}/messages", payload=ONE_MESSAGE)
+            refused += answer.status == 507
+            return refused >= REFUSED_SENDS
+
+        wait_for(is_refused, "sends to be refused")
+        yield
+        for ballast in ballasts:
+            ballast.unlink()
+        wait_for(lambda: self._sends(), "a send to succeed")
+        self.commit(self.end_of_queue())
+
+    def _sends(self) -> bool:
+        leader = self.cluster.wait_leader()
+        return leader.request("POST", f"/v1/topics/{TOPIC}/messages", payload=ONE_MESSAGE).status < 300
+
     # --- what goes wrong with one node ------------------------------------------------------------------------------
 
     @contextlib.contextmanager
@@ -145,6 +191,15 @@ class Faults:
         node.pause()
         time.sleep(STOPPED_S)
         node.resume()
+        yield
+
+    @contextlib.contextmanager
+    def leader_changes(self) -> Iterator[None]:
+        for _ in range(CHANGES):
+            leader = self.cluster.wait_leader()
+            leader.pause()
+            self.cluster.wait_leader(node for node in self.cluster.alive() if node is not leader)
+            leader.resume()
         yield
 
     # --- nodes that are gone ----------------------------------------------------------------------------------------
@@ -203,10 +258,13 @@ FAULTS: Final[tuple[Fault[Faults], ...]] = (
     Fault("lag", ("KeelMQConsumerLag",), Faults.lag),
     Fault("dead-letter", ("KeelMQDeadLetters",), Faults.dead_letter),
     Fault("undecided", ("KeelMQTransactionsUndecided",), Faults.undecided),
+    Fault("discarded", ("KeelMQTransactionsDiscarded",), Faults.discarded),
+    Fault("no-space", ("KeelMQWritesRefused", "KeelMQRequestsFail"), Faults.no_space, SMALL_DISK),
     Fault("clock", ("KeelMQClocksApart",), Faults.wrong_clock),
     Fault("low-disk", ("KeelMQDiskLow", "KeelMQCriticalAlarm"), Faults.low_disk, SMALL_DISK),
     Fault("slow-sync", ("KeelMQSyncSlow",), Faults.slow_sync, TRACING),
     Fault("stalled-loop", ("KeelMQLoopSaturated",), Faults.stalled_loop),
+    Fault("leader-changes", ("KeelMQLeaderChangesOften",), Faults.leader_changes),
     Fault("new-disk", ("KeelMQReplicaUnsound",), Faults.new_disk),
     Fault("one-down", ("KeelMQNodeDown", "KeelMQPeerSilent", "KeelMQOneFailureFromNoQuorum"), Faults.one_down),
     Fault("two-down", ("KeelMQNoQuorum",), Faults.two_down),

@@ -27,6 +27,11 @@ keelmq_http_connections 10.0
 keelmq_http_connections_limit 4096.0
 keelmq_admin_connections 4.0
 keelmq_admin_connections_limit 256.0
+keelmq_http_connections_closed_total{{reason="idle"}} 7.0
+keelmq_http_connections_closed_total{{reason="handshake"}} 7.0
+keelmq_http_connections_reserved_total 7.0
+keelmq_admin_connections_closed_total{{reason="idle"}} 7.0
+keelmq_admin_connections_reserved_total 7.0
 keelmq_index_writes_stopped 0.0
 keelmq_index_delayed_write_bytes_per_second 0.0
 keelmq_clock_offset_seconds{{node_id="2"}} -0.1
@@ -146,6 +151,10 @@ BROKEN: Final = [
     ("few_files", with_metrics(process_open_fds=19_000)),
     ("few_connections", with_metrics(keelmq_http_connections=4000)),
     ("few_admin_connections", with_metrics(keelmq_admin_connections=250)),
+    ("few_connections", with_metrics(keelmq_http_connections_closed_total=9)),
+    ("few_connections", with_metrics(keelmq_http_connections_reserved_total=8)),
+    ("few_admin_connections", with_metrics(keelmq_admin_connections_closed_total=9)),
+    ("few_admin_connections", with_metrics(keelmq_admin_connections_reserved_total=8)),
     ("index_stalled", with_metrics(keelmq_index_writes_stopped=1)),
     ("clock_wrong", with_metrics(keelmq_clock_offset_seconds=-0.9)),
     ("certificate_ends", with_metrics(keelmq_peer_certificate_expires_timestamp_seconds=NOW_S + 86_400)),
@@ -158,6 +167,17 @@ BROKEN: Final = [
 
 def test_nothing_is_found_in_a_healthy_cluster() -> None:
     assert findings_of(healthy()) == []
+
+
+def test_connections_that_did_not_shake_hands_are_not_short() -> None:
+    more = Reading(text(20).replace('{reason="handshake"} 7.0', '{reason="handshake"} 70.0'))
+    seen = healthy()
+    assert findings_of(seen._replace(after={**seen.after, 1: more})) == []
+
+
+def test_a_node_that_showed_nothing_before_has_not_closed_its_connections_meanwhile() -> None:
+    seen = healthy()
+    assert findings_of(seen._replace(before={2: seen.before[2], 3: seen.before[3]})) == []
 
 
 @pytest.mark.parametrize(("code", "breaks"), BROKEN)

@@ -14,6 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from deploy.monitoring.dashboards import DASHBOARDS, DIRECTORY, text_of
 from keelmq.cli.app import app
 from keelmq.cli.lazy import LazyCommand
+from tests.monitoring.__main__ import CERTIFICATE_ALERTS
+from tests.monitoring.closed_node import CLOSED_FAULTS
+from tests.monitoring.faults import FAULTS
 from tests.requirements import PROMETHEUS, REPOSITORY, path_of
 from tests.unit.cluster.conftest import Node, node_config, running_node
 
@@ -25,6 +28,16 @@ ALERTS: Final = re.findall(r"- alert: (\w+)$", RULES, re.MULTILINE)
 EXPRESSION: Final = re.compile(r"- alert: (\w+)\n +expr: \|-\n((?: {10}.*\n)+)")
 METRIC: Final = re.compile(r"\b(?:keelmq|process|python)_\w+")
 COMMAND: Final = re.compile(r"`(keelmq [^`]+)`")
+WITHOUT_FAULT: Final = {
+    "KeelMQNodeBehind",  # 10,000 entries, or 5 s without applying any
+    "KeelMQVersionsDiffer",  # nodes of another version
+    "KeelMQDiskFillsSoon",  # an hour of measurements
+    "KeelMQIndexStalled",  # more writes than RocksDB compacts
+    "KeelMQLogHeld",  # segments beyond their retention
+    "KeelMQCommitSlow",  # two slow disks at once
+    "KeelMQTimersLate",  # a leader that is late by seconds
+}
+"""Alerts that no fault of tests/monitoring raises, each with what that would take."""
 PARTS: Final = ["Means", "Look", "Do"]
 
 
@@ -70,6 +83,13 @@ def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
     sections = RUNBOOKS.split("\n## ")[1:]
     incomplete = [text.split("\n")[0] for text in sections if re.findall(r"^\*\*(\w+)\.\*\*", text, re.M) != PARTS]
     assert incomplete == []
+
+
+def test_every_alert_is_raised_by_a_fault_of_real_nodes_or_is_known_not_to_be() -> None:
+    raised = {alert for fault in FAULTS for alert in fault.alerts}
+    raised |= {alert for fault in CLOSED_FAULTS for alert in fault.alerts} | set(CERTIFICATE_ALERTS)
+    assert raised | WITHOUT_FAULT == set(ALERTS)
+    assert not raised & WITHOUT_FAULT
 
 
 def test_links_to_runbooks_lead_to_sections() -> None:

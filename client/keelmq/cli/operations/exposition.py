@@ -42,10 +42,10 @@ class Reading:
         return max((each.value for each in self.all(name)), default=default)
 
 
-def increase(before: Reading, after: Reading, name: str) -> float:
+def increase(before: Reading, after: Reading, name: str, **labels: str) -> float:
     """Return by how much a counter grew; a counter that fell began anew."""
-    grown = after.value(name) - before.value(name)
-    return grown if grown >= 0 else after.value(name)
+    grown = after.value(name, 0.0, **labels) - before.value(name, 0.0, **labels)
+    return grown if grown >= 0 else after.value(name, 0.0, **labels)
 
 
 def quantile(before: Reading, after: Reading, name: str, share: float) -> float | None:

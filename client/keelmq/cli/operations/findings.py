@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from keelmq.cli.operations.exposition import Reading, quantile
+from keelmq.cli.operations.exposition import Reading, increase, quantile
 
 if TYPE_CHECKING:
     from keelmq.admin import ClusterStatus
@@ -214,21 +214,34 @@ def short_resources(seen: Seen) -> Iterator[Finding]:
             evidence = f"{files:.0f} of {files_max:.0f} files are open"
             step = f"raise the limit of open files (ulimit -n) to {FILES_MIN} or more"
             yield Finding("few_files", "warning", f"node {node_id} may open few files", evidence, step)
-        used, limit = shown.value("keelmq_http_connections"), shown.value("keelmq_http_connections_limit")
-        if limit and used / limit > USED_SHARE:
-            evidence = f"{used:.0f} of {limit:.0f} connections are open"
-            step = "let clients keep their connections, or raise max_connections"
-            yield Finding("few_connections", "warning", f"node {node_id} is short of connections", evidence, step)
-        used, limit = shown.value("keelmq_admin_connections"), shown.value("keelmq_admin_connections_limit")
-        if limit and used / limit > USED_SHARE:
-            title = f"node {node_id} is short of connections for administration"
-            evidence = f"{used:.0f} of {limit:.0f} connections are open at admin_listen"
-            step = "keelmq client list shows whose they are; let clients send at http_listen"
-            yield Finding("few_admin_connections", "warning", title, evidence, step)
+        yield from _short_connections(node_id, seen.before.get(node_id), shown)
         if shown.value("keelmq_index_writes_stopped") or shown.value("keelmq_index_delayed_write_bytes_per_second"):
             evidence = f"{shown.value('keelmq_index_pending_compaction_bytes') / 1e6:.0f} MB wait for compaction"
             step = "iostat -x 1 on that machine"
             yield Finding("index_stalled", "warning", f"RocksDB holds the writes of node {node_id}", evidence, step)
+
+
+def _short_connections(node_id: int, before: Reading | None, after: Reading) -> Iterator[Finding]:
+    keep = "let clients keep their connections, or raise max_connections"
+    move = "keelmq client list shows whose they are; let clients send at http_listen"
+    kinds = (
+        ("few_connections", "keelmq_http_connections", "http_listen", "connections", keep),
+        ("few_admin_connections", "keelmq_admin_connections", "admin_listen", "connections for administration", move),
+    )
+    for code, name, listener, what, step in kinds:
+        used, limit = after.value(name), after.value(f"{name}_limit")
+        without_room = 0.0 if before is None else _without_room(before, after, name)
+        if limit and (used / limit > USED_SHARE or without_room):
+            evidence = f"{used:.0f} of {limit:.0f} connections are open at {listener}"
+            if without_room:
+                evidence += f", and {without_room:.0f} new ones found no room meanwhile"
+            yield Finding(code, "warning", f"node {node_id} is short of {what}", evidence, step)
+
+
+def _without_room(before: Reading, after: Reading, name: str) -> float:
+    """Return how many connections found no room, because all are open or their address has its share."""
+    closed = sum(increase(before, after, f"{name}_closed_total", reason=reason) for reason in ("idle", "crowded"))
+    return closed + increase(before, after, f"{name}_reserved_total")
 
 
 def clocks(seen: Seen) -> Iterator[Finding]:
