@@ -59,9 +59,8 @@ class ObservedMachine(PausingMachine):
     def __init__(
         self, observer: "Observer", replica: "Replica", index: Index, waiters: AppliedWaiters, settings: "Settings"
     ) -> None:
-        super().__init__(replica.world.random_of(f"pauses {replica.node_id}"), index, waiters, settings)
+        super().__init__(replica, index, waiters, settings)
         self._observer = observer
-        self._replica = replica
         self._cost_us = settings.apply_cost_us
         self._writes = WritesByCommand(self, index)
 
