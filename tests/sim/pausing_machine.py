@@ -13,7 +13,7 @@ from store.errors import Refused
 from store.index.index import Index
 from store.log.record import Entry
 
-from .checkers.whole_entries import check_said
+from .checkers.whole_entries import check_said, check_snapshot
 
 if TYPE_CHECKING:
     from .replica import Replica
@@ -22,9 +22,13 @@ if TYPE_CHECKING:
 PAUSE_PROBABILITY = 0.1
 """Share of the places at which apply pauses, besides those where its time is over."""
 LASTING_PROBABILITY = 0.25
-"""Share of the seeds in which pauses within an entry last."""
+"""Share of the seeds in which pauses within an entry last ..."""
+OFTEN_PROBABILITY = 0.3
+"""... and come at this share of the places."""
 TURNS_MAX = 6
 """Maximum number of turns for which a pause lasts."""
+SNAPSHOT_PROBABILITY = 0.05
+"""Share of these pauses at which a snapshot is looked at, which costs as much as reading the whole state."""
 TURN_US = 2_000
 """Time that each of these turns takes, in microseconds."""
 
@@ -38,6 +42,7 @@ class PausingMachine(WakingStateMachine):
         self._pauses = world.random_of(f"pauses {replica.node_id}")
         self._lasting = world.random_of(f"lasting pauses {replica.node_id}")
         self._lasts = world.random_of("lasting pauses").random() < LASTING_PROBABILITY
+        self._probability = OFTEN_PROBABILITY if self._lasts else PAUSE_PROBABILITY
         self._turns_left = 0
 
     def apply(
@@ -46,11 +51,13 @@ class PausingMachine(WakingStateMachine):
         if self._turns_left:
             self._stay()
             return []
-        results = super().apply(entries, lambda: self._pauses.random() >= PAUSE_PROBABILITY and may_go_on())
+        results = super().apply(entries, lambda: self._pauses.random() >= self._probability and may_go_on())
         if self.is_paused:
             check_said(self._replica)
             if self._lasts:
                 self._turns_left = self._lasting.randint(1, TURNS_MAX)
+                if self._lasting.random() < SNAPSHOT_PROBABILITY:
+                    check_snapshot(self._replica)
                 self._stay()
         return results
 

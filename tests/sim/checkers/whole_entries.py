@@ -18,6 +18,8 @@ from .violation import Violation
 if TYPE_CHECKING:
     from tests.sim.replica import Replica
 
+_END = b"\xff"
+
 
 def check_said(replica: "Replica") -> None:
     """Check that the applied index and the state hash of the node, which has paused, are of one whole entry, and that
@@ -27,6 +29,14 @@ def check_said(replica: "Replica") -> None:
     with observer.finding():
         observer.state_hash.on_applied(replica.node_id, machine.applied_index, machine.state_hash)
         _check_decided(replica.node_id, machine)
+
+
+def check_snapshot(replica: "Replica") -> None:
+    """Check that a snapshot which began now, while the node has paused, would hold what the index was written with."""
+    written = dict(_written(replica).scan(b"", _END))
+    with replica.observer.finding():
+        if {key: value for key, value in replica.index.pairs() if key < _END} != written:
+            raise Violation("snapshot", f"node {replica.node_id} would send a part of an entry")
 
 
 def _check_decided(node_id: int, machine: StateMachine) -> None:
@@ -58,9 +68,13 @@ def watch_cuts(replica: "Replica") -> None:
 
 
 def _check_needed(replica: "Replica", base: LogBase) -> None:
-    written = Index(replica.index._database)
-    first = min((each.position for each in pointers(written)), default=base.position)
+    first = min((each.position for each in pointers(_written(replica))), default=base.position)
     if first < base.position:
         raise Violation(
             "log_floor", f"node {replica.node_id} cuts its log up to {base.position}, its index points at {first}"
         )
+
+
+def _written(replica: "Replica") -> Index:
+    """Return the node's index without what is staged."""
+    return Index(replica.index._database)
