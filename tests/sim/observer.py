@@ -18,7 +18,6 @@ from store.index.index import Index
 from store.log.commit_log import CommitLog
 from store.log.dump import verify_log
 from store.log.record import KIND_CONFIG, KIND_ENTRY, Entry
-from store.state.machine import StateMachine
 from store.steps import Steps
 
 from .checkers import Violation
@@ -130,7 +129,7 @@ class Observer:
 
     def make_machine(
         self, replica: "Replica", index: Index, waiters: AppliedWaiters, settings: "Settings"
-    ) -> StateMachine:
+    ) -> ObservedMachine:
         return ObservedMachine(self, replica, index, waiters, settings)
 
     def is_recovering(self, node_id: int) -> bool:

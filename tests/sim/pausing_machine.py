@@ -45,6 +45,11 @@ class PausingMachine(WakingStateMachine):
         self._probability = OFTEN_PROBABILITY if self._lasts else PAUSE_PROBABILITY
         self._turns_left = 0
 
+    @property
+    def stays_within_an_entry(self) -> bool:
+        """True while a pause lasts."""
+        return self._lasts and self.is_paused
+
     def apply(
         self, entries: Sequence[Entry], may_go_on: Callable[[], bool] = lambda: True
     ) -> list[list[Result | Refused]]:

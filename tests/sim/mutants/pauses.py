@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-import cluster.background.retention_service
-from cluster.core.core import Core
 from store.commands.entry import Result
 from store.commands.transactions import Decide, Decided
 from store.errors import Refused
@@ -23,7 +21,7 @@ _apply, _decide = StateMachine.apply, Transactions.decide
 def writes_an_entry_in_parts(
     machine: StateMachine, entries: Sequence[Entry], may_go_on: Callable[[], bool] = lambda: True
 ) -> list[list[Result | Refused]]:
-    """What an entry has done before a pause reaches the disk: a crash in between does it twice."""
+    """A part of an entry reaches the disk at a pause: a crash in between does it twice."""
     results = _apply(machine, entries, may_go_on)
     if machine.is_paused and machine._index._batch is None:
         machine._index.commit()
@@ -45,11 +43,6 @@ def hashes_where_it_pauses(
 def copies_what_is_staged(index: Index) -> Iterator[tuple[bytes, bytes]]:
     """A snapshot holds what an entry has done before it paused, and says that it is of the entry before."""
     return iter([*index.scan(b"", b"\xff")])
-
-
-async def cuts_the_log_within_an_entry(core: Core) -> bool:
-    """The log is cut by what the queries say within an entry, and the index on disk still points at it."""
-    return True
 
 
 def decides_in_steps(transactions: Transactions, command: Decide, at: At) -> Steps[Decided]:
@@ -82,5 +75,4 @@ MUTANTS = (
     mutant(8, Swap(StateMachine, "applied_index", _NamesAnEntryAppliedInPart(_shown_index))),
     mutant(5, Swap(Transactions, "decide", decides_in_steps)),
     mutant(16, Swap(Index, "pairs", copies_what_is_staged)),
-    mutant(15, Swap(cluster.background.retention_service, "between_entries", cuts_the_log_within_an_entry)),
 )
