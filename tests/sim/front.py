@@ -25,7 +25,8 @@ from store.commands.messages import Produce, Produced
 from store.commands.transactions import Decide, Discard, Prepare, Prepared, RecordChecks, ResumeTransaction
 
 from .checkers.majority_durable import check_entry_holds, check_entry_holds_content
-from .wire import ServerTransport
+from .wire import HELD_US, ServerTransport
+from .world import MICROSECONDS_PER_SECOND
 
 if TYPE_CHECKING:
     from .replica import Replica
@@ -118,6 +119,8 @@ class SimWebhooks:
         def on_answer(reply: WebhookReply) -> None:
             front.on_node(lambda: answered.set_result(reply) if not answered.done() else None)
 
+        while front.says_nothing:
+            await asyncio.sleep(HELD_US / MICROSECONDS_PER_SECOND)
         clients.call_webhook(self._replica.node_id, url, body, on_answer)
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -194,6 +197,10 @@ class Front:
     def accept(self, transport: ServerTransport) -> asyncio.Protocol:
         assert self._runner.server is not None
         return self._runner.server()
+
+    @property
+    def says_nothing(self) -> bool:
+        return self._replica.machine.stays_within_an_entry
 
     def on_node(self, action: Callable[[], None]) -> None:
         if self.alive:

@@ -81,7 +81,7 @@ def cut(replica: "Replica", settings: CutSettings, note: Note) -> None:
     if lowest <= before.index + 1:
         return
     sending = [sender.reader.base.index for sender in replica.raft.snapshots._senders.values()]
-    after = log.drop_before(lowest)
+    after = CommitLog.drop_before(log, lowest)  # unwatched: payloads that the state points at may go
     if after == before:
         return
     note("log: cut")

@@ -18,7 +18,6 @@ from store.index.index import Index
 from store.log.commit_log import CommitLog
 from store.log.dump import verify_log
 from store.log.record import KIND_CONFIG, KIND_ENTRY, Entry
-from store.state.machine import StateMachine
 from store.steps import Steps
 
 from .checkers import Violation
@@ -59,9 +58,8 @@ class ObservedMachine(PausingMachine):
     def __init__(
         self, observer: "Observer", replica: "Replica", index: Index, waiters: AppliedWaiters, settings: "Settings"
     ) -> None:
-        super().__init__(replica.world.random_of(f"pauses {replica.node_id}"), index, waiters, settings)
+        super().__init__(replica, index, waiters, settings)
         self._observer = observer
-        self._replica = replica
         self._cost_us = settings.apply_cost_us
         self._writes = WritesByCommand(self, index)
 
@@ -131,7 +129,7 @@ class Observer:
 
     def make_machine(
         self, replica: "Replica", index: Index, waiters: AppliedWaiters, settings: "Settings"
-    ) -> StateMachine:
+    ) -> ObservedMachine:
         return ObservedMachine(self, replica, index, waiters, settings)
 
     def is_recovering(self, node_id: int) -> bool:

@@ -36,6 +36,7 @@ class Node:
 
     def __init__(self) -> None:
         self.alive = True
+        self.says_nothing = False
         self.servers: list[Server] = []
 
     def accept(self, transport: ServerTransport) -> asyncio.Protocol:
@@ -129,3 +130,19 @@ def test_losses_duplicates_and_resets_happen() -> None:
 def test_half_a_response_is_none() -> None:
     assert parse_reply(1, ANSWER[:-1]) is None
     assert parse_reply(1, ANSWER[:30]) is None
+
+
+def test_a_node_that_says_nothing_answers_later_and_in_order() -> None:
+    world, clients, node = network()
+    replies: list[Reply | None] = []
+    clients.send(1, Request("GET", "/"), replies.append)
+    world.run(1_000)
+    transport = node.servers[0].transport
+    node.says_nothing = True
+    transport.write(ANSWER[:20])
+    world.run(10_000)
+    node.says_nothing = False
+    transport.write(ANSWER[20:])
+    assert not transport._written
+    world.run(10_000)
+    assert transport._written == [ANSWER[:20], ANSWER[20:]]

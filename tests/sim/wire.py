@@ -18,6 +18,8 @@ RESET_PROBABILITY = 0.004
 SPLIT_PROBABILITY = 0.05
 LATE_US_MAX = 2_000_000  # until a duplicate arrives
 REFUSED_US = 500
+HELD_US = 1_000
+"""Time between two looks whether a node answers again."""
 TROUBLE_US_MAX = 4_000_000
 UNREACHABLE_US_MAX = 900_000
 
@@ -59,6 +61,13 @@ class Host(Protocol):
 
     @property
     def alive(self) -> bool: ...
+
+    @property
+    def says_nothing(self) -> bool:
+        """True while the node is within an entry for several turns: its answers leave at the end of the entry, when the
+        models of the checkers know what they show.
+        """
+        ...
 
     def accept(self, transport: "ServerTransport") -> asyncio.Protocol:
         """Return the server's end of a new connection. Called on the node."""
@@ -256,6 +265,9 @@ class Connection:
                 with self._network.finding():
                     self._request.on_left(reply)
 
+    def after(self, delay_us: int, action: Callable[[], None]) -> None:
+        self._network.after(delay_us, action)
+
     def _finish(self, reply: Reply | None) -> None:
         if not self._over:
             self._over = True
@@ -273,6 +285,7 @@ class ServerTransport(asyncio.Transport):
         self._protocol: asyncio.Protocol | None = None
         self._closing = False
         self._written: list[bytes] = []
+        self._held: list[Callable[[], None]] = []
 
     def open(self) -> None:
         self._protocol = self.host.accept(self)
@@ -292,6 +305,8 @@ class ServerTransport(asyncio.Transport):
             self._protocol.connection_lost(ConnectionResetError("the client has closed the connection"))
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self._holds(lambda: self.write(data)):
+            return
         if self.host.alive and not self._closing:
             self._written.append(bytes(data))
             self._connection.written(self._written)
@@ -300,12 +315,32 @@ class ServerTransport(asyncio.Transport):
         self.write(b"".join(list_of_data))
 
     def close(self) -> None:
-        if self._closing:
+        if self._closing or self._holds(self.close):
             return
         self._closing = True
         if self.host.alive:
             self._connection.from_server(b"".join(self._written))
             asyncio.get_running_loop().call_soon(self._lose, None)
+
+    def _holds(self, action: Callable[[], None]) -> bool:
+        """Return whether the action has to wait, which is done later then, in the order of the calls."""
+        if not self._held and not self.host.says_nothing:
+            return False
+        self._held.append(action)
+        if len(self._held) == 1:
+            self._release_later()
+        return True
+
+    def _release_later(self) -> None:
+        self._connection.after(HELD_US, lambda: self.host.on_node(self._release))
+
+    def _release(self) -> None:
+        if self.host.says_nothing:
+            self._release_later()
+            return
+        held, self._held = self._held, []
+        for action in held:
+            action()
 
     def abort(self) -> None:
         self._written.clear()

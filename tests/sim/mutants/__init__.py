@@ -16,6 +16,7 @@ from . import (
     log_files,
     membership,
     operators,
+    pauses,
     pops,
     purges,
     recovery,
@@ -34,6 +35,7 @@ AREAS = (
     *(election, membership, knowledge, strangers, fitness, replication, durability, log_files, recovery, clocks),
     *(
         applying,
+        pauses,
         dedupe,
         transactions,
         operators,

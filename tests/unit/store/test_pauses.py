@@ -209,6 +209,7 @@ def test_queries_within_an_entry_see_a_part_of_it_and_a_restart_does_it_again(re
     assert (replica.machine.applied_index, replica.machine.state_hash) == (applied_index, state_hash)
     reader = SnapshotReader(replica.index, LogBase(0, 0, 0))
     assert (reader.index, reader.state_hash) == (applied_index, state_hash)
+    assert dict(reader._pairs) == before
     assert replica.machine.flush() == applied_index
     del reader
     replica.reopen()
@@ -305,3 +306,18 @@ def test_timers_fire_in_steps(replica: Replica) -> None:
     replica.now_ms += 1_000
     assert len(steps_of(replica, FireTimers(FEW))) == FEW
     assert replica.machine.max_offset("orders", 0) == FEW
+
+
+def test_a_message_is_found_by_its_id_once_it_is_visible(replica: Replica) -> None:
+    replica.raise_level()
+    replica.one(PutTopic("orders", 1))
+    ids = [f"m{each}" for each in range(IDS)]
+    sent = header(count=IDS, message_ids=ids)
+    entry = replica.log.append(replica.now_ms, [Proposal(Produce((sent,)), produce(sent).blocks)])
+    visible: list[bool] = []
+    while not replica.machine.apply([entry], never):
+        visible.append(replica.machine.max_offset("orders", 0) == IDS)
+        if visible[-1]:
+            assert all(replica.machine.message_places("orders", each, 1) for each in (ids[0], ids[-1]))
+    assert visible.count(True) > 0
+    assert visible.count(False) > 0
