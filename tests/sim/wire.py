@@ -344,6 +344,7 @@ class ServerTransport(asyncio.Transport):
 
     def abort(self) -> None:
         self._written.clear()
+        self._held.clear()
         self.close()
 
     def _lose(self, error: Exception | None) -> None:
