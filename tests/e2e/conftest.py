@@ -13,6 +13,7 @@ from tests.databases import sqlite_engine as sqlite_engine
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess
 from tests.e2e.fixtures import shared_cluster
 from tests.e2e.loop_steps import BUSY_STEP_MS_MAX, VARIABLE, step_logs
+from tests.e2e.node_template import TEMPLATES, template_of
 from tests.e2e.small_disk import mounted_disk
 
 
@@ -28,7 +29,9 @@ def measured_steps() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def forked_nodes() -> Iterator[None]:
-    """Fork the nodes that this module starts from templates."""
+    """Fork the nodes that this module starts from templates, which the main thread makes: they end with their maker."""
+    for node_id in range(TEMPLATES):
+        template_of(node_id)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(NodeProcess, "are_forked", True)
         yield

@@ -59,11 +59,14 @@ class ForkedProcess:
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
-            signal.pidfd_send_signal(self._end, number)
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._end, number)
 
 
 class NodeTemplate:
-    """Owns one process that forks nodes. They end with it, and it ends with this process. Any thread may call it."""
+    """Owns one process that forks nodes. They end with it, and it ends with the thread that made it. Any thread may
+    call it.
+    """
 
     def __init__(self) -> None:
         self._asking = threading.Lock()
@@ -111,9 +114,9 @@ def _template(number: int) -> NodeTemplate:
     return NodeTemplate()
 
 
-def become_node(arguments: Sequence[str], environment: Mapping[str, str], log: str) -> int:
-    """Go on as the node, in the forked process; returns its exit code."""
-    die_with_parent(os.getppid())
+def become_node(template: int, arguments: Sequence[str], environment: Mapping[str, str], log: str) -> int:
+    """Go on as the node, in the process that `template` has forked; returns its exit code."""
+    die_with_parent(template)
     for number, (path, flags) in enumerate([(os.devnull, os.O_RDONLY), *[(log, os.O_WRONLY | os.O_APPEND)] * 2]):
         opened = os.open(path, flags)
         os.dup2(opened, number)
@@ -128,13 +131,14 @@ def serve() -> int:
     """Fork a node, or tell the exit code of one that has ended, for each line of standard input."""
     for module in ("cluster.main", "cluster.serving"):
         importlib.import_module(module)
+    own = os.getpid()
     for line in sys.stdin:
         request = json.loads(line)
         if "ended" in request:
             _, status = os.waitpid(request["ended"], 0)
             answer = os.waitstatus_to_exitcode(status)
         elif (answer := os.fork()) == 0:
-            return become_node(**request)
+            return become_node(own, **request)
         print(answer, flush=True)
     return 0
 

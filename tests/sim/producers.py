@@ -88,7 +88,7 @@ class Producers:
         self.operators = Operators(world, clients, ledger, model, self._decisions)
         self.healed = False
         clients.network.webhook = self._on_webhook
-        clients.network.on_webhook_answered = lambda body: self._on_check_left(msgspec.json.decode(body))
+        clients.network.on_webhook_answered = self._on_webhook_answered
 
     def start(self) -> None:
         for group, way in self._groups.items():
@@ -222,18 +222,28 @@ class Producers:
                     self._answer_check(check, client.client_id)
             self._poll_later(client)
 
-        request = json_request("GET", f"{target}&max={self._random.choice((1, 4, 32))}", on_left=self._on_checks_left)
+        request = json_request("GET", f"{target}&max={self._random.choice((1, 4, 32))}")
+        request = request._replace(on_written=self._on_checks_written, on_left=self._on_checks_left)
         self._clients.try_once(request, on_answer, timeout_us=POLL_TIMEOUT_US)
 
+    def _on_webhook_answered(self, body: bytes) -> None:
+        check = msgspec.json.decode(body)
+        self._model.left[check["transaction_id"]] += 1
+        self._on_check_left(check)
+
+    def _on_checks_written(self, reply: Reply) -> None:
+        """Record checks that a node has written, which may count them from now on."""
+        if reply.status == 200:
+            self._model.left.update(check["transaction_id"] for check in decode_body(reply)["checks"])
+
     def _on_checks_left(self, reply: Reply) -> None:
-        """Record checks that have left a node, which may count them from now on."""
+        """Compare checks that have left a node with what is known of their transactions."""
         if reply.status == 200:
             for check in decode_body(reply)["checks"]:
                 self._on_check_left(check)
 
     def _on_check_left(self, check: dict[str, Any]) -> None:
         transaction_id = check["transaction_id"]
-        self._model.left[transaction_id] += 1
         sent, known = self._ledger.transactions[transaction_id], self._model.known.get(transaction_id)
         if known is None:
             if transaction_id not in self._model.forgotten:

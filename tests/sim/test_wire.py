@@ -143,6 +143,7 @@ def test_a_node_that_says_nothing_answers_later_and_in_order() -> None:
     world.run(10_000)
     node.says_nothing = False
     transport.write(ANSWER[20:])
-    assert not transport._written
-    world.run(10_000)
     assert transport._written == [ANSWER[:20], ANSWER[20:]]
+    assert not transport._sent
+    world.run(10_000)
+    assert transport._sent == [ANSWER[:20], ANSWER[20:]]

@@ -42,6 +42,8 @@ class Request(NamedTuple):
     target: str
     body: bytes = b""
     headers: Mapping[str, str] = {}
+    on_written: OnLeft | None = None
+    """Called when the node has written the whole response, on that node: from now on it may count it."""
     on_left: OnLeft | None = None
     """Called when the whole response has left the node, on that node: whether it arrives is another matter."""
 
@@ -257,13 +259,19 @@ class Connection:
         reply = parse_reply(self.node_id, received)
         self._network.carry(self.node_id, lambda: self._finish(reply))
 
-    def written(self, received: list[bytes]) -> None:
+    def written(self, response: list[bytes]) -> None:
         """Note how much of its response the node has written."""
-        if self._request.on_left is not None:
-            reply = parse_reply(self.node_id, b"".join(received))
-            if reply is not None:
-                with self._network.finding():
-                    self._request.on_left(reply)
+        self._tell(self._request.on_written, response)
+
+    def left(self, response: list[bytes]) -> None:
+        """Note how much of its response has left the node."""
+        self._tell(self._request.on_left, response)
+
+    def _tell(self, tell: OnLeft | None, response: list[bytes]) -> None:
+        reply = None if tell is None else parse_reply(self.node_id, b"".join(response))
+        if tell is not None and reply is not None:
+            with self._network.finding():
+                tell(reply)
 
     def after(self, delay_us: int, action: Callable[[], None]) -> None:
         self._network.after(delay_us, action)
@@ -285,6 +293,7 @@ class ServerTransport(asyncio.Transport):
         self._protocol: asyncio.Protocol | None = None
         self._closing = False
         self._written: list[bytes] = []
+        self._sent: list[bytes] = []
         self._held: list[Callable[[], None]] = []
 
     def open(self) -> None:
@@ -305,11 +314,16 @@ class ServerTransport(asyncio.Transport):
             self._protocol.connection_lost(ConnectionResetError("the client has closed the connection"))
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        if self._holds(lambda: self.write(data)):
-            return
         if self.host.alive and not self._closing:
             self._written.append(bytes(data))
             self._connection.written(self._written)
+            if not self._holds(lambda: self._send(data)):
+                self._send(data)
+
+    def _send(self, data: bytes | bytearray | memoryview) -> None:
+        if self.host.alive and not self._closing:
+            self._sent.append(bytes(data))
+            self._connection.left(self._sent)
 
     def writelines(self, list_of_data: Any) -> None:
         self.write(b"".join(list_of_data))
@@ -319,7 +333,7 @@ class ServerTransport(asyncio.Transport):
             return
         self._closing = True
         if self.host.alive:
-            self._connection.from_server(b"".join(self._written))
+            self._connection.from_server(b"".join(self._sent))
             asyncio.get_running_loop().call_soon(self._lose, None)
 
     def _holds(self, action: Callable[[], None]) -> bool:
@@ -343,7 +357,7 @@ class ServerTransport(asyncio.Transport):
             action()
 
     def abort(self) -> None:
-        self._written.clear()
+        self._sent.clear()
         self._held.clear()
         self.close()
 

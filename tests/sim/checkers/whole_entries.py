@@ -3,6 +3,7 @@ index, the hash and the log go by the last whole entry, which is the one that th
 transaction is shown as a whole.
 """
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from store.index import keys
@@ -28,7 +29,7 @@ def check_said(replica: "Replica") -> None:
     machine, observer = replica.machine, replica.observer
     with observer.finding():
         observer.state_hash.on_applied(replica.node_id, machine.applied_index, machine.state_hash)
-        _check_decided(replica.node_id, machine)
+        _check_decided(replica.node_id, machine, observer.history.transactions.reborn)
 
 
 def check_snapshot(replica: "Replica") -> None:
@@ -39,14 +40,17 @@ def check_snapshot(replica: "Replica") -> None:
             raise Violation("snapshot", f"node {replica.node_id} would send a part of an entry")
 
 
-def _check_decided(node_id: int, machine: StateMachine) -> None:
+def _check_decided(node_id: int, machine: StateMachine, reborn: Collection[str]) -> None:
+    """The ids `reborn` are of two transactions each: a message of the first one may be given back during the second."""
     for write in machine._index.touched:
         key, value = write[0], write[1] if len(write) == 2 else b""  # or it deletes
         is_row = key.startswith(keys.ROW) and value and not value.startswith(keys.ROW)
         if not is_row or keys.read_u32(key[1:5]) <= len(SYSTEM_TOPICS):
             continue
         transaction_id = _row(key, _decode(value)).transaction_id
-        transaction = None if transaction_id is None else machine.transaction(transaction_id)
+        if transaction_id is None or transaction_id in reborn:
+            continue
+        transaction = machine.transaction(transaction_id)
         if transaction is not None and transaction.state != "committed":
             raise Violation(
                 "transaction_visibility", f"node {node_id} shows messages of {transaction_id}: {transaction.state}"

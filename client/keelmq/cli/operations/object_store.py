@@ -158,6 +158,8 @@ class ObjectStore:
         try:
             found = self._session.get_credentials()
             frozen = found.get_frozen_credentials() if found is not None else None
+        except self._refusals:  # of a role that cannot be assumed any more
+            raise _no_credentials("CredentialRetrievalError") from None
         except self._failures as exc:
             raise _failure(exc, self.endpoint, self._advice) from None
         if frozen is None:
