@@ -19,6 +19,7 @@ from typing import ClassVar, Final
 
 from deploy.broker_process import HOST as HOST
 from deploy.broker_process import BrokerProcess
+from deploy.claimed_ports import ClaimedPorts
 
 READY_TIMEOUT_S: Final = 60.0
 REMOVED: Final = "was removed from the cluster"  # part of the reason that a removed node gives for not being ready
@@ -29,6 +30,7 @@ SERVER_PORT_MIN: Final = 10_000
 SERVER_PORTS_MIN: Final = 1_000
 
 _random = random.SystemRandom()
+_claimed = ClaimedPorts()
 
 
 class NodeError(Exception):
@@ -182,16 +184,21 @@ def wait_ready(nodes: Sequence[LocalNode], timeout_s: float = READY_TIMEOUT_S) -
 
 
 def free_ports(count: int) -> list[int]:
-    """Return different ports of the loopback interface that no process listens on now.
+    """Return different ports of the loopback interface that no process listens on now, and that no other call has
+    returned, of this process or of another one of this user that lives.
 
     The kernel does not use them for outgoing connections, so a node that was killed can bind its ports again.
     """
-    found: set[int] = set()
+    found: list[int] = []
+    ports = ports_of_servers()
+    tries = 0
     while len(found) < count:
-        port = _random.choice(ports_of_servers())
-        if port_is_free(port):
-            found.add(port)
-    return list(found)
+        port, tries = _random.choice(ports), tries + 1
+        if port_is_free(port) and _claimed.claim(port):
+            found.append(port)
+        elif tries % len(ports) == 0:
+            _claimed.forget()
+    return found
 
 
 def ports_of_servers() -> range:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.claimed_ports import ClaimedPorts
 from deploy.local_cluster import ADDED_PORTS, main
 from deploy.local_nodes import (
     HOST,
@@ -112,6 +113,25 @@ def test_free_ports_are_free_and_distinct() -> None:
     ports = free_ports(6)
     assert len(set(ports)) == 6
     assert all(map(port_is_free, ports))
+
+
+def test_a_port_is_chosen_once_by_all_processes_that_live(tmp_path: Path) -> None:
+    """Two clusters that chose a port before either listened on it had one node less."""
+    claimed, port = ClaimedPorts(tmp_path / "ports"), 10_001
+    assert claimed.claim(port)
+    assert not claimed.claim(port)
+    program = "import sys; from pathlib import Path; from deploy.claimed_ports import ClaimedPorts\n"
+    program += "claimed = ClaimedPorts(Path(sys.argv[1]))\nprint(claimed.claim(10_001), claimed.claim(10_002))"
+    command = [sys.executable, "-c", program, str(tmp_path / "ports")]
+    other = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert other.stdout == "False True\n"
+    assert claimed.claim(10_002), "whose process has ended"
+
+
+def test_ports_are_chosen_where_no_file_can_be(tmp_path: Path) -> None:
+    claimed = ClaimedPorts(tmp_path / "missing" / "ports")
+    assert claimed.claim(10_001)
+    assert not claimed.claim(10_001)
 
 
 @pytest.mark.parametrize(
