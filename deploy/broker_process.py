@@ -82,6 +82,7 @@ class BrokerProcess:
     def spawn(
         self, command: Sequence[str], environment: Mapping[str, str], directory: Path | None, log: BinaryIO
     ) -> RunningProcess:
+        """Start the command with exactly this environment; its output is appended to `log`."""
         return subprocess.Popen(  # noqa: S603 - the broker of this checkout
             command,
             stdin=subprocess.DEVNULL,

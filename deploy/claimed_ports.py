@@ -31,7 +31,7 @@ class ClaimedPorts:
         return True
 
     def forget(self) -> None:
-        """Give all claims up, for a process that has used up all ports."""
+        """Let this process claim its ports once more, when it has used up all; other processes still cannot."""
         self._own.clear()
 
     def _begin(self) -> None:

@@ -59,6 +59,10 @@ from store.snapshots.install import SnapshotStore
 log = logging.getLogger(__name__)
 
 _OF_THE_LOG: Final = Append, AppendReply
+TICKS_PER_HEARTBEAT: Final = 2
+"""How often a node looks for what goes by time alone; what messages and syncs make possible is done when they come."""
+TIMER_SLACK_S: Final = 0.001
+"""A timer may fire a moment early, and a heartbeat must not wait a whole tick for that moment."""
 CHORES_SHARE: Final = 1 / 8
 """Minimum time between two rounds of chores, as a share of the heartbeat interval."""
 
@@ -153,9 +157,13 @@ class SafeRaft:
         self.wants_step = False
         self.state.library.doTick(0)
 
-    def due_in_s(self) -> float:
-        """Return the seconds until a heartbeat or an election is due; at most 0 while one waits for something else."""
-        return self.state.library.due_s - now()
+    def pause_s(self) -> float:
+        """Return the time from a step to the next one, in seconds: until a heartbeat or an election is due, at most a
+        tick. One that is overdue waits for something else, and is looked at once a tick.
+        """
+        tick_s = self.state.config.heartbeat_ms / TICKS_PER_HEARTBEAT / 1000
+        due_in_s = self.state.library.due_s - now()
+        return min(tick_s, due_in_s + TIMER_SLACK_S) if due_in_s > 0 else tick_s
 
     def advance(self) -> None:
         """Send, commit and apply what acknowledgements and syncs have made possible since the last step; what goes by

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from raft.applied_listeners import AppliedListeners
 from raft.applying import Applying
@@ -35,11 +35,6 @@ from store.log.errors import DiskFull
 from store.log.record import Entry
 
 log = logging.getLogger(__name__)
-
-TICKS_PER_HEARTBEAT: Final = 2
-"""How often a node looks for what goes by time alone; what messages and syncs make possible is done when they come."""
-TIMER_SLACK_S: Final = 0.001
-"""A timer may fire a moment early, and a heartbeat must not wait a whole tick for that moment."""
 
 
 class RaftNode:
@@ -418,11 +413,9 @@ class RaftNode:
         self._commit_notice.soon()
 
     async def _tick_for_ever(self) -> None:
-        tick_s = self.config.heartbeat_ms / TICKS_PER_HEARTBEAT / 1000
         while True:
             self._drive(self._raft.step)
-            due_in_s = self._raft.due_in_s()
-            await asyncio.sleep(min(tick_s, due_in_s + TIMER_SLACK_S) if due_in_s > 0 else tick_s)
+            await asyncio.sleep(self._raft.pause_s())
 
     def fall_silent(self, start_again: Callable[[], None]) -> None:
         """Promise nothing any more, and start again with another state."""

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -74,6 +75,12 @@ class StoreProcess:
             "AWS_MAX_ATTEMPTS": "1",
             "NO_PROXY": "127.0.0.1",
         }
+
+    def new_bucket(self) -> str:
+        """Make a bucket that nobody else uses, and return its name."""
+        name = f"bucket-{secrets.token_hex(8)}"
+        self.client.create_bucket(Bucket=name)
+        return name
 
     def use(self, variables: pytest.MonkeyPatch) -> None:
         """Let this process, and those that it starts, find the store."""

@@ -104,7 +104,6 @@ def can_be_forked(environment: Mapping[str, str]) -> bool:
     return all(environment.get(name) == os.environ.get(name) for name in names)
 
 
-@functools.cache
 def template_of(node_id: int) -> NodeTemplate:
     return _template(node_id % TEMPLATES)
 

@@ -1,7 +1,6 @@
 """Backups in an object store: whole or not there, and every error says what to do. The store is a real process."""
 
 import io
-import itertools
 import json
 from collections.abc import Iterator
 from hashlib import blake2b
@@ -24,7 +23,6 @@ from tests.unit.client.test_cli_extra import run as run_without
 PART: Final = PART_BYTES_MIN
 LARGE: Final = bytes(range(256)) * (10 << 12)  # 10 MiB: two whole parts
 FALSE: Final = "not-to-be-printed"
-BUCKETS: Final = itertools.count()
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +41,7 @@ def server(process: StoreProcess, monkeypatch: pytest.MonkeyPatch) -> StoreProce
 @pytest.fixture
 def place(server: StoreProcess) -> Location:
     """Return a folder in a new bucket."""
-    bucket = f"bucket-{next(BUCKETS)}"
-    server.client.create_bucket(Bucket=bucket)
-    return Location(bucket, "shop/")
+    return Location(server.new_bucket(), "shop/")
 
 
 def new(place: Location, name: str = "a.backup", url: str | None = None) -> NewObject:

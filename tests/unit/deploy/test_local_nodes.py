@@ -126,6 +126,8 @@ def test_a_port_is_chosen_once_by_all_processes_that_live(tmp_path: Path) -> Non
     other = subprocess.run(command, capture_output=True, text=True, check=True)
     assert other.stdout == "False True\n"
     assert claimed.claim(10_002), "whose process has ended"
+    claimed.forget()
+    assert claimed.claim(port)
 
 
 def test_ports_are_chosen_where_no_file_can_be(tmp_path: Path) -> None:

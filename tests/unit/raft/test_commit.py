@@ -10,7 +10,7 @@ from tests.unit.raft.test_joining import Started, advance, member
 __all__ = ["advance"]
 
 
-def _leader_of_three(advance: Callable[[float], None]) -> Started:
+def leader_of_three(advance: Callable[[float], None]) -> Started:
     """Return node 1, which leads with nodes 2 and 3 as the other voters and has committed everything."""
     one = Started(1, joins=False)
     advance(10)
@@ -38,7 +38,7 @@ def _acknowledge(one: Started, peer: int) -> None:
 
 
 def test_an_acknowledgement_commits_without_a_step(advance: Callable[[float], None]) -> None:
-    one = _leader_of_three(advance)
+    one = leader_of_three(advance)
     node, outcomes = one.node, []
     index = node.proposing.propose(b"", lambda entry, _: outcomes.append(entry and entry.index))
     one.log.sync()
@@ -51,7 +51,7 @@ def test_an_acknowledgement_commits_without_a_step(advance: Callable[[float], No
 
 
 def test_a_copy_of_the_majority_commits_no_more_than_the_own_disk_holds(advance: Callable[[float], None]) -> None:
-    one = _leader_of_three(advance)
+    one = leader_of_three(advance)
     node = one.node
     before = node.state.commit_index
     index = node.proposing.propose(b"", lambda *_: None)
@@ -67,7 +67,7 @@ def test_a_copy_of_the_majority_commits_no_more_than_the_own_disk_holds(advance:
 
 def test_copies_that_a_new_connection_may_have_lost_commit_nothing(advance: Callable[[float], None]) -> None:
     """How far a majority holds the log is remembered between two acknowledgements: not beyond a connection."""
-    one = _leader_of_three(advance)
+    one = leader_of_three(advance)
     node = one.node
     before = node.state.commit_index
     index = node.proposing.propose(b"", lambda *_: None)
@@ -92,7 +92,7 @@ def test_nothing_of_an_earlier_term_is_committed_before_the_own_no_op_is_durable
     advance: Callable[[float], None],
 ) -> None:
     """Seed 8400013: the followers had the no-op on disk before the leader had, and it committed what it had synced."""
-    one = _leader_of_three(advance)
+    one = leader_of_three(advance)
     node = one.node
     node.proposing.propose(b"", lambda *_: None)
     one.log.sync()
@@ -116,7 +116,7 @@ def test_nothing_of_an_earlier_term_is_committed_before_the_own_no_op_is_durable
 
 def test_a_leadership_that_ends_leaves_nothing_to_send(advance: Callable[[float], None]) -> None:
     """A follower that had answered and lacked entries kept the former leader going on for every event."""
-    one = _leader_of_three(advance)
+    one = leader_of_three(advance)
     node = one.node
     for number in range(2 * WINDOW_MESSAGES):
         node.proposing.propose(b"%d" % number, lambda *_: None)

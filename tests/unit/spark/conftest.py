@@ -1,9 +1,7 @@
 """Fixtures of tables in an object store: one store per module, and a folder in a new bucket for each test."""
 
 import functools
-import itertools
 from collections.abc import Iterator
-from typing import Final
 
 import pytest
 
@@ -11,8 +9,6 @@ from tests.object_store import StoreProcess
 from tests.unit.spark.history import shop
 from tests.unit.spark.killed_store_writer import content
 from tests.unit.spark.stored import Expected, write
-
-BUCKETS: Final = itertools.count()
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +40,4 @@ def server(process: StoreProcess, monkeypatch: pytest.MonkeyPatch) -> StoreProce
 @pytest.fixture
 def place(server: StoreProcess) -> str:
     """Return a folder in a new bucket."""
-    bucket = f"bucket-{next(BUCKETS)}"
-    server.client.create_bucket(Bucket=bucket)
-    return f"s3://{bucket}/shop/lineage"
+    return f"s3://{server.new_bucket()}/shop/lineage"

@@ -6,10 +6,10 @@ and another fork begins again where that one ended. The last line says how many 
 when the tables differ from those that nobody disturbed.
 """
 
-import itertools
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from keelmq_spark.queries.graph import Graph
 from keelmq_spark.tables import layout
 from tests.object_store import StoreProcess
 from tests.store_requests import CHANGES, NotForwarded, Request, RequestRelay
-from tests.unit.spark.killed_writer import CONTINUED_AT, in_fork, write
+from tests.unit.spark.killed_writer import CONTINUED_AT, in_fork, kill_everywhere, write
 
 BUCKET: Final = "tables"
 ROWS: Final = {
@@ -59,35 +59,31 @@ def main(root: Path, step: int, compact_every: int) -> int:
     layout.COMPACT_EVERY = compact_every  # type: ignore[misc]
     undisturbed = root / "undisturbed"
     assert in_fork(lambda: write(undisturbed, "delta")) == 0
-    kills, killer = 0, Killer()
+    killer = Killer()
     with StoreProcess(root, list_page=1_000) as store, RequestRelay(store, killer) as relay:
         os.environ.update(store.environment, AWS_ENDPOINT_URL=relay.url)
         store.client.create_bucket(Bucket=BUCKET)
-        for number in itertools.count(1, step):
-            place = f"s3://{BUCKET}/killed-{number}"
 
-            def disturbed(place: Any = place) -> None:
-                killer.tell()
-                write(place, "delta")
+        def disturbed(change: int) -> None:
+            killer.tell()
+            write(place_of(change), "delta")
 
-            killer.arm(number)
-            status = in_fork(disturbed)
+        def disturb(change: int) -> int:
+            killer.arm(change)
+            status = in_fork(partial(disturbed, change))
             killer.arm(0)
-            if status == 0:
-                break
-            assert status == -signal.SIGKILL, status
-            kills += 1
+            return status
 
-            def begin_again(place: Any = place) -> bool:
-                os.environ["AWS_ENDPOINT_URL"] = store.url
-                write(place, "delta", CONTINUED_AT)
-                return content(place) == content(undisturbed)
+        def begin_again(change: int) -> bool:
+            os.environ["AWS_ENDPOINT_URL"] = store.url
+            write(place_of(change), "delta", CONTINUED_AT)
+            return content(place_of(change)) == content(undisturbed)
 
-            if in_fork(begin_again) != 0:
-                print(f"other tables after a kill before change {number}: {place}")
-                return 1
-    print(kills)
-    return 0
+        return kill_everywhere(step, disturb, begin_again)
+
+
+def place_of(change: int) -> Any:
+    return f"s3://{BUCKET}/killed-{change}"
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,33 +82,40 @@ def in_fork(work: Any) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def main(root: Path, format: str, step: int, compact_every: int) -> int:
-    layout.COMPACT_EVERY = compact_every  # type: ignore[misc]
-    undisturbed = root / "undisturbed"
-    assert in_fork(lambda: write(undisturbed, format)) == 0
+def kill_everywhere(step: int, disturb: Callable[[int], int], begin_again: Callable[[int], bool]) -> int:
+    """Kill a writer before change 1, 1 + `step`, ... until one gets through: `disturb` runs it and returns its exit
+    status, `begin_again` runs the next one in a fork and returns whether the tables are right. Return the exit code.
+    """
     kills = 0
-    for number in itertools.count(1, step):
-        directory = root / f"killed-{number}"
-
-        def disturbed(directory: Path = directory, change: int = number) -> None:
-            kill_before(change, directory)
-            write(directory, format)
-
-        status = in_fork(disturbed)
+    for change in itertools.count(1, step):
+        status = disturb(change)
         if status == 0:
             break
         assert status == -signal.SIGKILL, status
         kills += 1
-
-        def begin_again(directory: Path = directory) -> bool:
-            write(directory, format, CONTINUED_AT)
-            return content(directory, format) == content(undisturbed, format)
-
-        if in_fork(begin_again) != 0:
-            print(f"other tables after a kill before change {number}: {directory}")
+        if in_fork(partial(begin_again, change)) != 0:
+            print(f"other tables after a kill before change {change}")
             return 1
     print(kills)
     return 0
+
+
+def main(root: Path, format: str, step: int, compact_every: int) -> int:
+    layout.COMPACT_EVERY = compact_every  # type: ignore[misc]
+    undisturbed = root / "undisturbed"
+    assert in_fork(lambda: write(undisturbed, format)) == 0
+
+    def disturbed(change: int) -> None:
+        directory = root / f"killed-{change}"
+        kill_before(change, directory)
+        write(directory, format)
+
+    def begin_again(change: int) -> bool:
+        directory = root / f"killed-{change}"
+        write(directory, format, CONTINUED_AT)
+        return content(directory, format) == content(undisturbed, format)
+
+    return kill_everywhere(step, lambda change: in_fork(partial(disturbed, change)), begin_again)
 
 
 if __name__ == "__main__":
