@@ -1,6 +1,7 @@
 """Nodes start and stop on one machine: the owner of a process, the free ports, and the texts of errors."""
 
 import asyncio
+import json
 import os
 import socket
 import subprocess
@@ -120,14 +121,42 @@ def test_a_port_is_chosen_once_by_all_processes_that_live(tmp_path: Path) -> Non
     claimed, port = ClaimedPorts(tmp_path / "ports"), 10_001
     assert claimed.claim(port)
     assert not claimed.claim(port)
-    program = "import sys; from pathlib import Path; from deploy.claimed_ports import ClaimedPorts\n"
-    program += "claimed = ClaimedPorts(Path(sys.argv[1]))\nprint(claimed.claim(10_001), claimed.claim(10_002))"
-    command = [sys.executable, "-c", program, str(tmp_path / "ports")]
-    other = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert other.stdout == "False True\n"
+    assert claims_of_another_process(tmp_path / "ports", 10_001, 10_002) == [False, True]
     assert claimed.claim(10_002), "whose process has ended"
     claimed.forget()
     assert claimed.claim(port)
+
+
+def test_the_last_process_that_ends_removes_the_file_of_claims(tmp_path: Path) -> None:
+    path = tmp_path / "ports"
+    claimed, idle = ClaimedPorts(path), ClaimedPorts(path)
+    assert claimed.claim(10_001)
+    assert claims_of_another_process(path, 10_002) == [True]
+    assert path.exists(), "this process still has a claim"
+    claimed.end()
+    assert not path.exists()
+    assert idle.claim(10_001)
+    idle.end()
+    assert not path.exists()
+
+
+def test_a_claim_in_a_file_that_was_removed_is_made_in_the_new_one(tmp_path: Path) -> None:
+    """The process that removed it saw no lock: this one had opened the file and claimed nothing yet."""
+    path = tmp_path / "ports"
+    claimed = ClaimedPorts(path)
+    assert claimed.claim(10_001)
+    path.unlink()
+    assert claimed.claim(10_002)
+    assert claims_of_another_process(path, 10_002, 10_003) == [False, True]
+
+
+def claims_of_another_process(path: Path, *ports: int) -> list[bool]:
+    program = "import json, sys; from pathlib import Path; from deploy.claimed_ports import ClaimedPorts\n"
+    program += "claimed = ClaimedPorts(Path(sys.argv[1]))\n"
+    program += "print(json.dumps([claimed.claim(int(port)) for port in sys.argv[2:]]))"
+    command = [sys.executable, "-c", program, str(path), *map(str, ports)]
+    claims: list[bool] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return claims
 
 
 def test_ports_are_chosen_where_no_file_can_be(tmp_path: Path) -> None:
