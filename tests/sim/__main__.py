@@ -13,7 +13,7 @@ from deploy.reporting.report import Report
 
 from .mutants import MUTANTS
 from .outcome import Outcome
-from .plan import Edits
+from .plan import FAULT_KINDS, Edits
 from .report import EXIT_VIOLATION, Totals, conclude, print_totals
 from .run import run_safe
 from .shrink import RERUNS_MAX, shrink
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.stock:
         stock = _run_all(report, "stock PySyncObj", _guarded_stock, seeds, options.jobs)
     else:
-        ours = _run_all(report, "our nodes", partial(_guarded, options.mutant), seeds, options.jobs)
+        ours = _run_all(report, "our nodes", partial(_guarded, options.mutant, options.edits), seeds, options.jobs)
         _explain(report, ours, options)
     if not options.stock and not options.mutant:
         stock_seeds = range(min(max(options.seeds, STOCK_SEEDS_MIN), STOCK_SEEDS_MAX))
@@ -68,9 +68,15 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     edits.add_argument("--nodes", type=int, choices=(1, 3, 5), help="size of the cluster")
     edits.add_argument("--calm-links", action="store_true", help="links lose, double and reorder nothing")
     edits.add_argument("--no-purges", action="store_true", help="nothing is purged, and no topic is deleted")
+    edits.add_argument(
+        "--only-kinds",
+        type=_kinds,
+        help="of any seed: all faults are of these kinds: kill,wipe (default: any, or those of the mutant)",
+    )
     options = parser.parse_args(arguments)
     if options.seeds < 1 or options.jobs < 1:
         parser.error("--seeds and --jobs must be at least 1")
+    focus = Edits(only_kinds=options.only_kinds) if options.only_kinds else MUTANTS.get(options.mutant, SAFE).edits
     options.edits = Edits(
         options.only_faults,
         options.until_ms,
@@ -78,21 +84,31 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         options.nodes,
         calm_links=options.calm_links,
         no_purges=options.no_purges,
+        only_kinds=focus.only_kinds,
     )
-    if options.seed is None and options.edits != Edits():
-        parser.error("edits of a plan need --seed")
+    if options.seed is None and options.edits != focus:
+        parser.error("edits of a plan, other than --only-kinds, need --seed")
     return options
+
+
+def _kinds(text: str) -> tuple[str, ...]:
+    kinds = tuple(text.split(","))
+    if unknown := set(kinds) - set(FAULT_KINDS):
+        raise argparse.ArgumentTypeError(
+            f"no such kinds: {', '.join(sorted(unknown))}; there are {', '.join(FAULT_KINDS)}"
+        )
+    return kinds
 
 
 def _numbers(text: str) -> tuple[int, ...]:
     return () if text == "none" else tuple(int(number) for number in text.split(","))
 
 
-def _guarded(mutant: str | None, seed: int, edits: Edits | None = None, listeners: Sequence[Listener] = ()) -> Outcome:
+def _guarded(mutant: str | None, edits: Edits, seed: int, listeners: Sequence[Listener] = ()) -> Outcome:
     """Run one seed; an exception of the simulation itself is a failure of that seed too."""
     try:
         variant = MUTANTS[mutant] if mutant else SAFE
-        return run_safe(seed, variant, edits=edits or Edits(), listeners=listeners)
+        return run_safe(seed, variant, edits=edits, listeners=listeners)
     except Exception:
         return Outcome(seed, violation="error", detail=traceback.format_exc())
 
@@ -136,14 +152,15 @@ def _explain(report: Report, totals: Totals, options: argparse.Namespace) -> Non
         kinds[outcome.violation] = kinds.get(outcome.violation, 0) + 1
         ranked.append((kinds[outcome.violation], outcome.seed, outcome))
     for _, seed, outcome in sorted(ranked, key=lambda item: item[:2])[:SHRUNK_MAX]:
-        edits = Edits() if options.no_shrink else _shrunk(report, outcome, options.mutant)
+        edits = options.edits if options.no_shrink else _shrunk(report, outcome, options)
         _tell(report, seed, options.mutant, edits)
 
 
-def _shrunk(report: Report, failed: Outcome, mutant: str | None) -> Edits:
+def _shrunk(report: Report, failed: Outcome, options: argparse.Namespace) -> Edits:
     report.step(f"shrinking seed {failed.seed}: at most {RERUNS_MAX} runs")
     with report.live():
-        smallest = shrink(failed, lambda edits: _guarded(mutant, failed.seed, edits))
+        run = partial(_guarded, options.mutant)
+        smallest = shrink(failed, lambda edits: run(edits, failed.seed), edits=options.edits)
     report.event(
         f"SEED={failed.seed} shrunk from {len(failed.faults)} faults to {len(smallest.outcome.faults)} "
         f"in {smallest.reruns} runs"
@@ -153,7 +170,7 @@ def _shrunk(report: Report, failed: Outcome, mutant: str | None) -> Edits:
 
 def _tell(report: Report, seed: int, mutant: str | None, edits: Edits) -> None:
     story = Story()
-    _guarded(mutant, seed, edits, [story])
+    _guarded(mutant, edits, seed, [story])
     for line in story.lines():
         report.text(line)
     arguments = " ".join(filter(None, (f"--mutant {mutant}" if mutant else "", edits.arguments())))
@@ -168,12 +185,12 @@ def _replay(options: argparse.Namespace) -> int:
     if options.stock:
         outcome = run_stock(options.seed, verbose=options.verbose)
     else:
-        outcome = _guarded(options.mutant, options.seed, options.edits, listeners)
+        outcome = _guarded(options.mutant, options.edits, options.seed, listeners)
     report.event(f"SEED={outcome.seed} {outcome.violation or 'no violation'} {outcome.detail}")
     if outcome.violation and not options.stock:
         edits = options.edits
-        if edits == Edits() and not options.no_shrink:
-            edits = _shrunk(report, outcome, options.mutant)
+        if edits == Edits(only_kinds=edits.only_kinds) and not options.no_shrink:
+            edits = _shrunk(report, outcome, options)
         _tell(report, options.seed, options.mutant, edits)
     totals = Totals()
     totals.add(outcome)

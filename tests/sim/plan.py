@@ -4,7 +4,7 @@ The plan is a function of the seed. Each fault has a number and a generator of i
 nothing about the others. `Edits` make a failing plan smaller; a shrunk failure is repeated with them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from random import Random
@@ -69,6 +69,10 @@ class Edits:
     """Links delay, and do nothing worse."""
     no_purges: bool = False
     """Nothing is purged, and no topic is deleted: the plan of the seed as it was before the simulation had purges."""
+    only_kinds: tuple[str, ...] | None = None
+    """All faults are of these kinds, and there are as many of them as of all kinds otherwise: the way to what needs
+    several faults of few kinds.
+    """
 
     def arguments(self) -> str:
         """Return the edits as arguments of `python -m tests.sim`."""
@@ -82,6 +86,8 @@ class Edits:
             found.append("--calm-links")
         if self.no_purges:
             found.append("--no-purges")
+        if self.only_kinds is not None:
+            found.append(f"--only-kinds {','.join(self.only_kinds)}")
         return " ".join(found)
 
 
@@ -165,7 +171,7 @@ def draw_plan(world: World, edits: Edits) -> Plan:
         load_us=LOAD_US,
         actions_max=None,
         rocksdb=random.random() < ROCKSDB_PROBABILITY,
-        faults=_draw_faults(world.random_of("faults"), random.choice((120_000, 300_000, 800_000))),
+        faults=_draw_faults(world.random_of("faults"), edits.only_kinds, random.choice((120_000, 300_000, 800_000))),
     )
     plan = _thinned(plan, world.random_of("thin links"))
     purges = None if edits.no_purges else draw_purges(world.random_of("purges"))
@@ -235,9 +241,9 @@ def _draw_links(random: Random) -> LinkProfile:
     )
 
 
-def _draw_faults(random: Random, mean_interval_us: int) -> tuple[PlannedFault, ...]:
+def _draw_faults(random: Random, only_kinds: Sequence[str] | None, mean_interval_us: int) -> tuple[PlannedFault, ...]:
     """Draw each seed's own subset of kinds: a mixture of everything hides bugs that need a quiet moment."""
-    kinds = random.sample(FAULT_KINDS, random.randint(2, len(FAULT_KINDS)))
+    kinds = only_kinds or random.sample(FAULT_KINDS, random.randint(2, len(FAULT_KINDS)))
     faults: list[PlannedFault] = []
     at_us = QUIET_US
     while (at_us := at_us + random.randint(1, 2 * mean_interval_us)) < LOAD_US:

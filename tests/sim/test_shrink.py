@@ -92,10 +92,18 @@ def test_leaving_a_fault_out_changes_nothing_about_the_others() -> None:
     assert until.faults == tuple(fault for fault in plan.faults if fault.at_us < 3_000_000)
 
 
+def test_a_plan_of_few_kinds_has_faults_of_no_other() -> None:
+    plans = [draw_plan(World(seed), Edits(only_kinds=("kill", "wall_clock_jump"))) for seed in range(8)]
+    kinds = {fault.kind for plan in plans for fault in plan.faults}
+    assert {"kill", "wall_clock_jump"} <= kinds <= {"kill", "wall_clock_jump", "leader_disk_full"}
+    assert plans[1].settings == draw_plan(World(1), NO_EDITS).settings
+
+
 def test_edits_are_written_as_they_are_read() -> None:
     edits = Edits(only_faults=(3, 7), until_ms=4200, actions=16, nodes=3, calm_links=True, no_purges=True)
     assert edits.arguments() == "--only-faults 3,7 --until-ms 4200 --actions 16 --nodes 3 --calm-links --no-purges"
     assert Edits(only_faults=()).arguments() == "--only-faults none"
+    assert Edits(only_kinds=("kill", "wipe")).arguments() == "--only-kinds kill,wipe"
     assert NO_EDITS.arguments() == ""
 
 

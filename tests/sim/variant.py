@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from unittest import mock
 
+from .plan import NO_EDITS, Edits
+
 
 class Swap(NamedTuple):
     """A replacement: `part` stands in for `owner.name`, which is a class where it is constructed, a function or a
@@ -26,7 +28,7 @@ class Variant:
     (docs/invariants.md; 0: only progress).
 
     `rare` says that few seeds bring together all that is needed to see the damage, and `first_seed` from which on they
-    were found to.
+    were found to. `edits` are those of the plans in which they are looked for.
     """
 
     name: str = "safe"
@@ -35,6 +37,7 @@ class Variant:
     swaps: tuple[Swap, ...] = ()
     rare: bool = False
     first_seed: int = 0
+    edits: Edits = NO_EDITS
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -51,8 +54,13 @@ class Variant:
 SAFE = Variant()
 
 
-def mutant(invariant: int, *swaps: Swap, rare: bool = False, first_seed: int = 0) -> Variant:
-    """Return a broken variant, named after its first part and described by that part's docstring."""
+def mutant(
+    invariant: int, *swaps: Swap, rare: bool = False, first_seed: int = 0, only_kinds: tuple[str, ...] | None = None
+) -> Variant:
+    """Return a broken variant, named after its first part and described by that part's docstring. All faults of the
+    plans in which its damage is looked for are of `only_kinds`, if they are given.
+    """
     part = swaps[0].part
     name = re.sub(r"(?<!^)(?=[A-Z])|_", "-", part.__name__).lower()
-    return Variant(name, " ".join(part.__doc__.split()), invariant, swaps, rare, first_seed)
+    breaks, edits = " ".join(part.__doc__.split()), Edits(only_kinds=only_kinds)
+    return Variant(name, breaks, invariant, swaps, rare, first_seed, edits)

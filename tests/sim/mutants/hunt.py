@@ -5,6 +5,7 @@ from functools import cache
 from typing import NamedTuple
 
 from tests.sim.outcome import Outcome
+from tests.sim.plan import Edits
 from tests.sim.run import run_safe
 from tests.sim.variant import SAFE, Variant
 
@@ -30,20 +31,20 @@ def hunt(variant: Variant, first_seed: int, seeds_max: int) -> Hunt:
     A seed at which the real nodes fail too says nothing about the mutant, and is passed over.
     """
     for tried, seed in enumerate(range(first_seed, first_seed + seeds_max), start=1):
-        outcome = _run(seed, variant)
-        if outcome.violation is not None and (variant is SAFE or _is_innocent(seed)):
+        outcome = _run(seed, variant, variant.edits)
+        if outcome.violation is not None and (variant is SAFE or _is_innocent(seed, variant.edits)):
             return Hunt(variant.name, tried, outcome.accuser, seed, outcome.detail, _is_slip(outcome))
     return Hunt(variant.name, seeds_max, None, first_seed + seeds_max - 1, "")
 
 
 @cache
-def _is_innocent(seed: int) -> bool:
-    return _run(seed, SAFE).violation is None
+def _is_innocent(seed: int, edits: Edits) -> bool:
+    return _run(seed, SAFE, edits).violation is None
 
 
-def _run(seed: int, variant: Variant) -> Outcome:
+def _run(seed: int, variant: Variant, edits: Edits) -> Outcome:
     try:
-        return run_safe(seed, variant)
+        return run_safe(seed, variant, edits=edits)
     except Exception:
         return Outcome(seed, violation="error", detail=traceback.format_exc())
 
