@@ -219,8 +219,8 @@ class MeasuredSync(KernelSync):
         self._begun_s = 0.0
 
     def start(self, file: File) -> None:
-        super().start(file)
         self._begun_s = time.perf_counter()
+        super().start(file)
 
     def finish(self) -> DiskError | None:
         if self.path.endswith(SEGMENT_SUFFIX):

@@ -48,8 +48,8 @@ class KernelSyncer:
         loop.add_reader(background.descriptor, self._ended)
 
     def start(self, file: File, on_end: OnEnd) -> None:
-        self._background.start(file)
         self._on_end, self._begun_s, self._computed_s = on_end, now(), time.thread_time()
+        self._background.start(file)
 
     def close(self) -> None:
         self._loop.remove_reader(self._background.descriptor)

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +11,9 @@ import pytest
 
 from raft.syncing.kernel_sync import KernelSync
 from raft.syncing.log_sync import LogSync
-from raft.syncing.syncers import OnEnd, syncer_of
+from raft.syncing.syncers import KernelSyncer, OnEnd, syncer_of
 from store.log.commit_log import CommitLog
-from store.log.disk import BackgroundSync, Disk, File, PosixDisk
+from store.log.disk import BackgroundSync, Disk, File, PosixDisk, PosixFile
 from store.log.errors import DiskError, LogFailed
 from store.log.record import KIND_ENTRY
 from store.log.watermarks import Watermarks
@@ -143,6 +144,41 @@ async def test_a_stop_waits_for_the_sync_under_way_and_nothing_is_told_afterward
 def by_kernel(file: File) -> BackgroundSync | None:
     KERNEL_SYNC.require()
     return KernelSync.proven_on(file)
+
+
+class SlowToBegin:
+    """A background sync whose kernel does half of the work before the call that begins it returns."""
+
+    def __init__(self, clock_s: list[float]) -> None:
+        self.descriptor = os.eventfd(0, os.EFD_NONBLOCK)
+        self._clock_s = clock_s
+
+    def start(self, file: File) -> None:
+        self._clock_s[0] += 2.0
+        os.eventfd_write(self.descriptor, 1)
+
+    def finish(self) -> DiskError | None:
+        os.eventfd_read(self.descriptor)
+        return None
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+
+async def test_the_time_of_a_sync_includes_the_call_that_begins_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel's worker may take the core from the caller at once: disks looked faster than they were."""
+    clock_s = [100.0]
+    monkeypatch.setattr("pysyncobj.syncobj.monotonicTime", lambda: clock_s[0])
+    monkeypatch.setattr("time.thread_time", lambda: 0.0)
+    syncer = KernelSyncer(asyncio.get_running_loop(), SlowToBegin(clock_s))
+    ended = asyncio.get_running_loop().create_future()
+    with (tmp_path / "log").open("wb") as file:
+        syncer.start(PosixFile(file.fileno(), file.name), lambda error, took_s: ended.set_result((error, took_s)))
+        async with asyncio.timeout(PATIENCE_S):
+            assert await ended == (None, 2.0)
+    syncer.close()
 
 
 @pytest.mark.parametrize("background", [by_kernel, lambda _file: None], ids=["kernel", "thread"])
