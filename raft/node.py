@@ -50,7 +50,7 @@ class RaftNode:
         self.config, self.node_id = config, config.node_id
         self.state_machine = state_machine = storage.state_machine
         self._log, self._watermarks = storage.log, storage.watermarks
-        self._open_background_sync = storage.background_sync
+        self._open_background_sync, self._worked_s = storage.background_sync, clock.worked_s
         self._on_fatal = events.on_fatal
         self._on_outdated = events.on_outdated or events.on_fatal
         self._failed = self._stopping = self._handing_over = self._is_going_on = False
@@ -221,7 +221,7 @@ class RaftNode:
     async def start(self) -> None:
         """Listen, dial the peers and start ticking. Raises OSError when the address cannot be bound."""
         self._loop = asyncio.get_running_loop()
-        syncer = syncer_of(self._loop, self._open_background_sync())
+        syncer = syncer_of(self._loop, self._open_background_sync(), self._worked_s)
         self._log_sync = LogSync(self._log, self._watermarks, syncer, self._after_sync, self._sync_failed)
         try:
             await self._transport.start()

@@ -3,7 +3,6 @@
 import asyncio
 import queue
 import threading
-import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -29,9 +28,13 @@ class Syncer(Protocol):
         ...
 
 
-def syncer_of(loop: asyncio.AbstractEventLoop, background: BackgroundSync | None) -> Syncer:
-    """Return a syncer by the kernel, or by a thread where the kernel offers nothing."""
-    return ThreadSyncer(loop) if background is None else KernelSyncer(loop, background)
+def syncer_of(
+    loop: asyncio.AbstractEventLoop, background: BackgroundSync | None, worked_s: Callable[[], float]
+) -> Syncer:
+    """Return a syncer by the kernel, or by a thread where the kernel offers nothing. `worked_s` returns the processor
+    time of the loop's thread, in seconds.
+    """
+    return ThreadSyncer(loop) if background is None else KernelSyncer(loop, background, worked_s)
 
 
 class KernelSyncer:
@@ -40,15 +43,18 @@ class KernelSyncer:
     end: a disk is not called slow because its node is busy.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, background: BackgroundSync) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, background: BackgroundSync, worked_s: Callable[[], float]
+    ) -> None:
         self._loop = loop
         self._background = background
+        self._worked_s = worked_s
         self._on_end: OnEnd | None = None
         self._begun_s = self._computed_s = 0.0
         loop.add_reader(background.descriptor, self._ended)
 
     def start(self, file: File, on_end: OnEnd) -> None:
-        self._on_end, self._begun_s, self._computed_s = on_end, now(), time.thread_time()
+        self._on_end, self._begun_s, self._computed_s = on_end, now(), self._worked_s()
         self._background.start(file)
 
     def close(self) -> None:
@@ -56,7 +62,7 @@ class KernelSyncer:
         self._background.close()
 
     def _ended(self) -> None:
-        computed_s = time.thread_time() - self._computed_s
+        computed_s = self._worked_s() - self._computed_s
         on_end, took_s = self._on_end, max(now() - self._begun_s - computed_s, 0.0)
         assert on_end is not None
         on_end(self._background.finish(), took_s)

@@ -20,8 +20,10 @@ class Fiber:
 
     current: "Fiber | None" = None
 
-    def __init__(self, call: Callable[[], object]) -> None:
+    def __init__(self, call: Callable[[], object], *, of_kernel: bool = False) -> None:
+        """`of_kernel` says that the call belongs to the kernel: it goes on while its process stands still."""
         self._call = call
+        self.of_kernel = of_kernel
         self._greenlet = greenlet(self._run)
         self._killed = False
         self.finished = False

@@ -58,6 +58,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._coroutines: dict[asyncio.Task[Any], Any] = {}
         self._tidy_at = TIDY_TASKS
         self._numbers = itertools.count()
+        self._readers: dict[int, Callable[[], object]] = {}
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
@@ -113,6 +114,16 @@ class SimLoop(asyncio.AbstractEventLoop):
         future = self.create_future()
         future.set_result(function(*args))
         return future
+
+    def add_reader(self, descriptor: int, callback: Callable[..., object], *args: Any) -> None:  # type: ignore[override]
+        self._readers[descriptor] = partial(callback, *args)
+
+    def remove_reader(self, descriptor: int) -> bool:  # type: ignore[override]
+        return self._readers.pop(descriptor, None) is not None
+
+    def becomes_readable(self, descriptor: int) -> None:
+        """Call the reader of the descriptor in the next turn of the loop."""
+        self.call_soon(lambda: self._readers.get(descriptor, lambda: None)())
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         error = context.get("exception")

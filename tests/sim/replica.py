@@ -17,7 +17,7 @@ from raft.config import RaftConfig
 from raft.events import NodeEvents
 from raft.handlers import SafeRaft
 from raft.health.clock import Clock
-from raft.library import LEADER, now
+from raft.library import LEADER
 from raft.storage import Storage
 from store.log.commit_log import CommitLog
 from store.log.errors import DiskFull, LogError
@@ -33,6 +33,7 @@ from .disk import TimedDisk
 from .fiber import Fiber
 from .front import Front
 from .index_files import IndexFiles
+from .kernel_sync import SimKernelSync
 from .log_cuts import CutSettings, cut
 from .loop import SimLoop
 from .network import Network, incarnation
@@ -42,10 +43,11 @@ from .settings import Settings
 from .sim_transport import SimTransport
 from .threads import Running
 from .wire import ClientNetwork
-from .world import EPOCH_MS, World
+from .world import EPOCH_MS, MICROSECONDS_PER_SECOND, World
 
 DATA, LOG, HARD_STATE = "/data", "/data/log", "/data/hard_state"
 WAKE_US_MAX = 60  # until the kernel lets a woken thread run
+KERNEL_PROBABILITY = 0.5  # that a node's log is synced by the kernel and not by a thread
 
 
 class Image(NamedTuple):
@@ -89,7 +91,8 @@ class Replica:
         self._stop_task: Any = None
         self._waiting: list[Callable[[], None]] = []  # what has arrived while frozen
         self._thawing = False
-        self._frozen_until_us = self._held_us = 0
+        self._frozen_until_us = self._held_us = self._worked_us = 0
+        self._syncs_by_kernel = world.random_of(f"syncs {node_id}").random() < KERNEL_PROBABILITY
 
     @property
     def joins(self) -> bool:
@@ -188,12 +191,14 @@ class Replica:
             retain_behind_bytes=settings.cuts.retain_behind_bytes if settings.cuts else 1 << 30,
         )
         self._transport = SimTransport(self)
-        clock = Clock(self._wall_ms, worked_s=now)
+        clock = Clock(self._wall_ms, worked_s=lambda: self._worked_us / MICROSECONDS_PER_SECOND)
         snapshots = SnapshotStore(self.disk, DATA, self.index, self._indexes)
         with mock.patch.object(raft.node, "TcpTransport", return_value=self._transport):
             self.node = raft.node.RaftNode(
                 config,
-                Storage(self.log, hard_state, self.machine, watermarks, snapshots),
+                Storage(
+                    self.log, hard_state, self.machine, watermarks, snapshots, background_sync=self._background_sync
+                ),
                 NodeEvents(self.on_fatal, on_installed=self._on_decided, on_forgotten=self._on_forgotten),
                 clock=clock,
             )
@@ -203,6 +208,9 @@ class Replica:
         self.loop.create_task(self._front.serve())
         if settings.cuts is not None:
             self._cut_later(settings.cuts, self.life)
+
+    def _background_sync(self) -> SimKernelSync | None:
+        return SimKernelSync(self, self.loop) if self._syncs_by_kernel else None
 
     def _install(self) -> None:
         self._restarting = self._restarting or self.disk.exists(f"{DATA}/{store.snapshots.install.DECISION_FILE}")
@@ -355,6 +363,7 @@ class Replica:
     def take(self, duration_us: int) -> None:
         """Let the running step take `duration_us` of the node's clock. Nothing else of the node runs meanwhile."""
         self._held_us += duration_us
+        self._worked_us += duration_us
         self.world.skew_us += duration_us
 
     def run(self, action: Callable[[], None]) -> None:
@@ -391,7 +400,14 @@ class Replica:
         self.world.after(1 + int(self._random.random() * WAKE_US_MAX), partial(self.resume_fiber, fiber))
 
     def resume_fiber(self, fiber: Fiber) -> None:
-        if fiber in self.fibers and self._may_run(self.resume_fiber, fiber):
+        if fiber not in self.fibers:
+            return
+        if fiber.of_kernel and self.alive:
+            stands = self.world.now_us < self._frozen_until_us
+            self.observer.note(f"sync: by the kernel{' while the node stood' if stands else ''}")
+            fiber.resume()
+        elif self._may_run(self.resume_fiber, fiber):
+            self.observer.note("sync: by a thread")
             fiber.resume()
 
     def _may_run(self, again: Callable[[Any], None], what: Any) -> bool:

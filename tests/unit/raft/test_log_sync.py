@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -171,8 +172,7 @@ async def test_the_time_of_a_sync_includes_the_call_that_begins_it(
     """The kernel's worker may take the core from the caller at once: disks looked faster than they were."""
     clock_s = [100.0]
     monkeypatch.setattr("pysyncobj.syncobj.monotonicTime", lambda: clock_s[0])
-    monkeypatch.setattr("time.thread_time", lambda: 0.0)
-    syncer = KernelSyncer(asyncio.get_running_loop(), SlowToBegin(clock_s))
+    syncer = KernelSyncer(asyncio.get_running_loop(), SlowToBegin(clock_s), lambda: 0.0)
     ended = asyncio.get_running_loop().create_future()
     with (tmp_path / "log").open("wb") as file:
         syncer.start(PosixFile(file.fileno(), file.name), lambda error, took_s: ended.set_result((error, took_s)))
@@ -186,7 +186,7 @@ async def test_real_syncs(tmp_path: Path, background: Callable[[File], Backgroun
     disk = PosixDisk()
     with_room = disk.open(str(tmp_path / "proof"), create=True)
     loop = asyncio.get_running_loop()
-    parts = Parts(disk, str(tmp_path), syncer_of(loop, background(with_room)))
+    parts = Parts(disk, str(tmp_path), syncer_of(loop, background(with_room), time.thread_time))
     synced = asyncio.Event()
     parts.sync._on_synced = lambda _took_s: synced.set()
     async with asyncio.timeout(PATIENCE_S):
