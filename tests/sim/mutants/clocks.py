@@ -51,7 +51,11 @@ def does_in_doubt_what_cannot_be_undone(core: Core) -> bool:
 
 MUTANTS = (
     mutant(20, Swap(ClockAgreement, "time_ms", stamps_its_own_wall_clock)),
-    mutant(20, Swap(ReplicatedClock, "__call__", holds_on_to_its_own_wall_clock), rare=True, first_seed=413_318_796),
+    mutant(
+        20,
+        Swap(ReplicatedClock, "__call__", holds_on_to_its_own_wall_clock),
+        only_kinds=("wall_clock_jump", "wipe", "kill_leader"),
+    ),
     mutant(20, Swap(raft.health.clock_agreement, "agreement", takes_the_latest_clock)),
     mutant(20, Swap(raft.health.clock_agreement, "agreement", takes_the_median_of_those_heard)),
     mutant(20, Swap(raft.health.clock_agreement, "agreement", asks_one_clock)),
