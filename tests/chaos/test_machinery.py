@@ -18,6 +18,7 @@ from tests.chaos.directory import PREFIX, RUNNING, RunDirectory
 from tests.chaos.history import History
 from tests.chaos.isolation import Machine
 from tests.chaos.nemeses.catalogue import ALL_KINDS, FAMILIES, choose, summary_of
+from tests.chaos.nemeses.disk import start_what_a_full_disk_ended
 from tests.chaos.node import REPOSITORY, SERVES, STOPPED_CLEANLY, ChaosNode
 from tests.chaos.observer import Observer
 from tests.chaos.report import Figures, quantile, result_of
@@ -48,6 +49,24 @@ async def test_a_node_that_ends_is_not_waited_for(tmp_path: Path) -> None:
         assert [node.starts for node in cluster.nodes.values()] == [1, 1], "the same options end it again"
     history.close()
     assert violations.counts[Kind.UNEXPECTED_EXIT] >= 1
+
+
+@pytest.mark.process
+async def test_a_node_that_begins_on_a_full_disk_begins_anew_and_one_that_serves_does_not(tmp_path: Path) -> None:
+    """Seed 746713: three nodes were still starting when the room came back, ended of it later, and stayed down."""
+    DYING_WITH_PARENT.require()
+    violations, history = Violations(), History(tmp_path)
+    cluster = ChaosCluster(ClusterSettings(), tmp_path, LOOPBACK, None, violations, history, lambda kind, text: None)
+    async with cluster:
+        cluster.start()
+        assert start_what_a_full_disk_ended(cluster, [1, 2]) == [1, 2]
+        await cluster.wait_ready()
+        cluster.nodes[2].kill()
+        assert start_what_a_full_disk_ended(cluster, [1, 2]) == [2]
+        await cluster.wait_ready()
+        assert [node.starts for node in cluster.nodes.values()] == [2, 3, 1]
+    history.close()
+    assert not violations.counts
 
 
 def test_the_seed_decides_the_rounds() -> None:
