@@ -31,6 +31,7 @@ from .checkers.durable_log import DurableLog
 from .checkers.whole_entries import watch_cuts
 from .disk import TimedDisk
 from .fiber import Fiber
+from .freezer import Freezer
 from .front import Front
 from .index_files import IndexFiles
 from .kernel_sync import SimKernelSync
@@ -89,10 +90,10 @@ class Replica:
         self.life = 0
         self._front: Front | None = None
         self._stop_task: Any = None
-        self._waiting: list[Callable[[], None]] = []  # what has arrived while frozen
-        self._thawing = False
-        self._frozen_until_us = self._held_us = self._worked_us = 0
-        self._syncs_by_kernel = world.random_of(f"syncs {node_id}").random() < KERNEL_PROBABILITY
+        self._freezer = Freezer(world)
+        self._held_us = self._worked_us = 0
+        by_kernel = world.random_of(f"syncs {node_id}").random() < KERNEL_PROBABILITY
+        self._syncs = lambda: SimKernelSync(self, self.loop) if by_kernel else None
 
     @property
     def joins(self) -> bool:
@@ -141,8 +142,8 @@ class Replica:
         self.life += 1
         self._front = None
         self._indexes.begin_life()
-        self._frozen_until_us = self._held_us = 0
-        self._waiting = []
+        self._freezer.begin_life()
+        self._held_us = 0
         self.disk.failures_seen = 0
         self.alive, self.buried = True, False
         self.fibers = []
@@ -196,9 +197,7 @@ class Replica:
         with mock.patch.object(raft.node, "TcpTransport", return_value=self._transport):
             self.node = raft.node.RaftNode(
                 config,
-                Storage(
-                    self.log, hard_state, self.machine, watermarks, snapshots, background_sync=self._background_sync
-                ),
+                Storage(self.log, hard_state, self.machine, watermarks, snapshots, background_sync=self._syncs),
                 NodeEvents(self.on_fatal, on_installed=self._on_decided, on_forgotten=self._on_forgotten),
                 clock=clock,
             )
@@ -208,9 +207,6 @@ class Replica:
         self.loop.create_task(self._front.serve())
         if settings.cuts is not None:
             self._cut_later(settings.cuts, self.life)
-
-    def _background_sync(self) -> SimKernelSync | None:
-        return SimKernelSync(self, self.loop) if self._syncs_by_kernel else None
 
     def _install(self) -> None:
         self._restarting = self._restarting or self.disk.exists(f"{DATA}/{store.snapshots.install.DECISION_FILE}")
@@ -358,7 +354,7 @@ class Replica:
 
     def freeze(self, duration_us: int) -> None:
         """Stop the node for `duration_us`, as SIGSTOP does. Messages that arrive wait."""
-        self._frozen_until_us = max(self._frozen_until_us, self.world.now_us + duration_us)
+        self._freezer.freeze(duration_us)
 
     def take(self, duration_us: int) -> None:
         """Let the running step take `duration_us` of the node's clock. Nothing else of the node runs meanwhile."""
@@ -403,40 +399,15 @@ class Replica:
         if fiber not in self.fibers:
             return
         if fiber.of_kernel and self.alive:
-            stands = self.world.now_us < self._frozen_until_us
-            self.observer.note(f"sync: by the kernel{' while the node stood' if stands else ''}")
+            self.observer.note(f"sync: by the kernel{' while the node stood' if self._freezer.stands else ''}")
             fiber.resume()
         elif self._may_run(self.resume_fiber, fiber):
             self.observer.note("sync: by a thread")
             fiber.resume()
 
     def _may_run(self, again: Callable[[Any], None], what: Any) -> bool:
-        """Return False when the node is dead or frozen. Thawing calls `again(what)` in the order of arrival."""
-        if not self.alive:
-            return False
-        if self._thawing or not (self._waiting or self.world.now_us < self._frozen_until_us):
-            return True
-        if not self._waiting:
-            self.world.after(max(0, self._frozen_until_us - self.world.now_us), self._thaw_of(self._waiting))
-        self._waiting.append(partial(again, what))
-        return False
-
-    def _thaw_of(self, waiting: list[Callable[[], None]]) -> Callable[[], None]:
-        def thaw() -> None:
-            if waiting is not self._waiting:
-                return  # of an earlier life
-            remaining_us = self._frozen_until_us - self.world.now_us
-            if remaining_us > 0:
-                self.world.after(remaining_us, thaw)
-                return
-            self._waiting, self._thawing = [], True
-            try:
-                for action in waiting:
-                    action()
-            finally:
-                self._thawing = False
-
-        return thaw
+        """Return False when the node is dead or frozen; then `again(what)` is called after it."""
+        return self.alive and self._freezer.may_run(again, what)
 
     def receive(self, source: int, message: Any, *, forged: bool = False) -> None:
         self.run(lambda: self._transport.deliver(source, message, forged=forged))
