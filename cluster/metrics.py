@@ -223,8 +223,9 @@ class MeasuredSync(KernelSync):
         super().start(file)
 
     def finish(self) -> DiskError | None:
-        if self.path.endswith(SEGMENT_SUFFIX):
-            self._metrics.fsync_seconds.observe(time.perf_counter() - self._begun_s)
+        if self.path.endswith(SEGMENT_SUFFIX):  # observed in the next turn: acknowledgements wait for this one
+            took_s = time.perf_counter() - self._begun_s
+            asyncio.get_running_loop().call_soon(self._metrics.fsync_seconds.observe, took_s)
         return super().finish()
 
 

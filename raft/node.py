@@ -223,6 +223,7 @@ class RaftNode:
         self._loop = asyncio.get_running_loop()
         syncer = syncer_of(self._loop, self._open_background_sync(), self._worked_s)
         self._log_sync = LogSync(self._log, self._watermarks, syncer, self._after_sync, self._sync_failed)
+        self._raft.log_writer.on_written = self._log_sync.request
         try:
             await self._transport.start()
         except BaseException:

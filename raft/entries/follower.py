@@ -185,6 +185,8 @@ class Follower:
                     break
                 self._is_full = False
             match = entry.index
+        if held < our_log.last_index:
+            self._log_writer.on_written()
         return match, held
 
     def _has(self, entry: Entry) -> bool:

@@ -38,9 +38,9 @@ class LogSync:
         self._stopped: asyncio.Future[None] | None = None
 
     def request(self) -> None:
-        """Make everything appended so far durable: by a sync that begins now, or by the next one."""
+        """Make everything appended so far durable: by the sync under way, by one that begins now, or by the next."""
         if self._is_running:
-            self._is_wanted = True
+            self._is_wanted = self._is_wanted or not self._log.sync_covers_all
         elif self._stopped is None:
             self._begin()
 

@@ -184,6 +184,12 @@ class CommitLog:
             self._sync_run = SyncRun(self._sync_file, self._epoch, self.last_index, self.end_position)
         return self._sync_run
 
+    @property
+    def sync_covers_all(self) -> bool:
+        """True while a sync is under way whose end makes every record durable that is there now."""
+        run = self._sync_run
+        return run is not None and run.epoch == self._epoch and run.position == self.end_position
+
     def end_sync(self, error: BaseException | None = None) -> None:
         """Ends the sync under way: its records are durable, unless its `fdatasync` raised `error` or the log was cut
         meanwhile.

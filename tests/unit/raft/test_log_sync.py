@@ -142,6 +142,38 @@ async def test_a_stop_waits_for_the_sync_under_way_and_nothing_is_told_afterward
     parts.log.close()
 
 
+async def test_no_other_sync_follows_one_that_covers_everything() -> None:
+    parts, syncer = by_hand()
+    parts.append()
+    parts.sync.request()
+    syncer.end()
+    await asyncio.sleep(0)
+    assert (syncer.begun, parts.told, parts.log.synced_index) == (1, [0.25], 2)
+    parts.append()
+    parts.append()
+    parts.sync.request()
+    syncer.end()
+    assert (syncer.begun, parts.log.synced_index) == (3, 3)
+    syncer.end()
+    await asyncio.sleep(0)
+    assert (parts.told, parts.log.synced_index) == ([0.25] * 3, 4)
+    parts.log.close()
+
+
+async def test_another_sync_follows_one_of_entries_that_were_cut_and_written_anew() -> None:
+    """They end at the same place of the log."""
+    parts, syncer = by_hand()
+    parts.append()
+    parts.log.truncate_from(2)
+    parts.append()
+    assert not parts.log.sync_covers_all
+    syncer.end()
+    assert (syncer.begun, parts.log.synced_index) == (2, 1)
+    syncer.end()
+    assert parts.log.synced_index == 2
+    parts.log.close()
+
+
 def by_kernel(file: File) -> BackgroundSync | None:
     KERNEL_SYNC.require()
     return KernelSync.proven_on(file)
