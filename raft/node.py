@@ -40,9 +40,9 @@ log = logging.getLogger(__name__)
 class RaftNode:
     """Proposes commands and applies what is committed.
 
-    Everything runs on the loop that called `start`; only fdatasync runs in a thread. After an event that ends it
-    (raft/events.py) the node does nothing more by itself. It owns its storage from `start` to `stop`, but does not
-    close it.
+    Everything runs on the loop that called `start`, except the sync of the log, by the kernel or a thread. After an
+    event that ends it (raft/events.py) the node does nothing more by itself. It owns its storage from `start` to
+    `stop`, but does not close it.
     """
 
     def __init__(self, config: RaftConfig, storage: Storage, events: NodeEvents, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -223,7 +223,7 @@ class RaftNode:
         self._loop = asyncio.get_running_loop()
         syncer = syncer_of(self._loop, self._open_background_sync(), self._worked_s)
         self._log_sync = LogSync(self._log, self._watermarks, syncer, self._after_sync, self._sync_failed)
-        self._raft.log_writer.on_written = self._log_sync.request
+        self._raft.follower.on_written = self._log_sync.request
         try:
             await self._transport.start()
         except BaseException:

@@ -1,7 +1,7 @@
 """The follower's side: it takes the entries that the leader of its term sends, and says how far it has them."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from raft.copies.new_disk import NewDisk
 from raft.copies.own_copy import OwnCopy
@@ -53,6 +53,8 @@ class Follower:
         self._own_copy = own_copy
         self._new_disk = new_disk
         self._disks = disks
+        self.on_written: Callable[[], None] = lambda: None
+        """Called when the new entries of a message are written: their sync begins while they are checked."""
         self._distrust = Distrust()
         self._known_committed = 0  # committed by the leader's word and matching here, but maybe not yet durable here
         self._is_full = False
@@ -186,7 +188,7 @@ class Follower:
                 self._is_full = False
             match = entry.index
         if held < our_log.last_index:
-            self._log_writer.on_written()
+            self.on_written()
         return match, held
 
     def _has(self, entry: Entry) -> bool:

@@ -19,8 +19,6 @@ class LogWriter:
         """`on_configuration()` is called when another configuration is in force."""
         self.on_feature_level: Callable[[LevelOf], None] = lambda _: None
         """Called before a configuration is written to the log, and when one is taken back: with the level then."""
-        self.on_written: Callable[[], None] = lambda: None
-        """Called by a follower when it has written the entries of a message: their sync begins while it checks them."""
         self._state = state
         self._sender = sender
         self._on_configuration = on_configuration

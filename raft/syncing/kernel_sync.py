@@ -60,8 +60,10 @@ class KernelSync:
         if numbers is None:
             raise OSError(errno.ENOSYS, "its numbers of system calls are not known here")
         setup, destroy, get_events, submit = map(ctypes.c_long, numbers)
-        # Without releasing the GIL: none of these calls waits, but the last one while a sync is under way.
-        self._call = ctypes.PyDLL(None, use_errno=True).syscall
+        # Without releasing the GIL: none of these calls waits, but the last one while a sync is under way. Who releases
+        # it waits for it again, a switch interval for each thread that computes.
+        library = ctypes.PyDLL(None, use_errno=True)
+        self._call, self._give_core_away = library.syscall, library.sched_yield
         self._call.restype = ctypes.c_long
         context = ctypes.c_ulong(0)
         self.descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -110,8 +112,8 @@ class KernelSync:
             self._require_one(self._submit)
         except OSError as error:
             raise disk_error("fdatasync", self.path, error) from error
-        # The kernel's worker is bound to this core: it begins now, instead of when this thread waits or is preempted.
-        os.sched_yield()
+        # The kernel's worker is bound to this core, and begins when this thread waits, is preempted, or steps aside.
+        self._give_core_away()
 
     def finish(self) -> DiskError | None:
         try:

@@ -86,6 +86,10 @@ class ChaosCluster:
         self.unreachable: set[int] = set()
         self.full: set[int] = set()
         """Nodes whose disks are full: every start of them may end or fail."""
+        self.may_end_late: dict[int, int] = {}
+        """Nodes whose disks were full, with the number of the start that may still end of it: they are started anew, as
+        by a supervisor, until the round is over.
+        """
         self.removed: set[int] = set()
         """First nodes that are removed, or are about to be."""
         self.has_changed = False
@@ -305,6 +309,9 @@ class ChaosCluster:
         self._reported.add((node.node_id, node.starts))
         self.history.write("exit", node=node.node_id, code=code)
         explained = node.exits_allowed | (EXITS_WHEN_FULL if node.node_id in self.full else set())
+        if code in explained and code in EXITS_WHEN_FULL and self.may_end_late.get(node.node_id) == node.starts:
+            self.event("recovery", f"node {node.node_id} has ended of its full disk, and is started anew")
+            node.start()
         if code not in explained:
             tail = node.log_tail()
             self.violations.add(Kind.UNEXPECTED_EXIT, f"node {node.node_id} ended with {code}:\n{tail}")

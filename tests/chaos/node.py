@@ -57,7 +57,7 @@ class ChaosNode(BrokerProcess):
     def terminate(self) -> None:
         """Ask for a graceful stop; `exit_code` tells when the stop is over."""
         self.exits_allowed.add(STOPPED_CLEANLY)
-        if not self.serves():  # it has no signal handler yet, and nothing to finish
+        if not self._serves():  # it has no signal handler yet, and nothing to finish
             self.exits_allowed.add(-signal.SIGTERM)
         self.resume()
         self.send_signal(signal.SIGTERM)
@@ -70,7 +70,7 @@ class ChaosNode(BrokerProcess):
         self.paused = False
         super().resume()
 
-    def serves(self) -> bool:
+    def _serves(self) -> bool:
         """Return whether the process of the last start has printed that it serves."""
         with self.log_path.open("rb") as log:
             log.seek(self._log_start)

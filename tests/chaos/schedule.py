@@ -103,6 +103,7 @@ class Scheduler:
                 self._note("recovery", number, kind, await fault.heal())
             self.active.clear()
         await self._await_progress(progress, begun_s, number, "+".join(kind.name for kind in each.kinds))
+        self._cluster.may_end_late.clear()
         await asyncio.sleep(each.peace_s)
 
     async def _await_progress(self, progress: asyncio.Future[float], begun_s: float, number: int, faults: str) -> None:

@@ -13,12 +13,11 @@ import pytest
 
 from deploy.local_nodes import free_ports
 from tests.chaos.broken import DEFECTS
-from tests.chaos.cluster import ChaosCluster, ClusterSettings
+from tests.chaos.cluster import EXITS_WHEN_FULL, ChaosCluster, ClusterSettings
 from tests.chaos.directory import PREFIX, RUNNING, RunDirectory
 from tests.chaos.history import History
 from tests.chaos.isolation import Machine
 from tests.chaos.nemeses.catalogue import ALL_KINDS, FAMILIES, choose, summary_of
-from tests.chaos.nemeses.disk import start_what_a_full_disk_ended
 from tests.chaos.node import REPOSITORY, SERVES, STOPPED_CLEANLY, ChaosNode
 from tests.chaos.observer import Observer
 from tests.chaos.report import Figures, quantile, result_of
@@ -52,19 +51,21 @@ async def test_a_node_that_ends_is_not_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-async def test_a_node_that_begins_on_a_full_disk_begins_anew_and_one_that_serves_does_not(tmp_path: Path) -> None:
+def test_a_node_that_ends_late_of_a_full_disk_is_started_anew_once(tmp_path: Path) -> None:
     """Seed 746713: three nodes were still starting when the room came back, ended of it later, and stayed down."""
     DYING_WITH_PARENT.require()
     violations, history = Violations(), History(tmp_path)
     cluster = ChaosCluster(ClusterSettings(), tmp_path, LOOPBACK, None, violations, history, lambda kind, text: None)
-    async with cluster:
-        cluster.start()
-        assert start_what_a_full_disk_ended(cluster, [1, 2]) == [1, 2]
-        await cluster.wait_ready()
-        cluster.nodes[2].kill()
-        assert start_what_a_full_disk_ended(cluster, [1, 2]) == [2]
-        await cluster.wait_ready()
-        assert [node.starts for node in cluster.nodes.values()] == [2, 3, 1]
+    node = cluster.nodes[1]
+    (node.data_dir / "log").write_text("a file in the place of a folder: the node cannot start")
+    node.start()
+    cluster.may_end_late = {1: node.starts}
+    for _ in range(2):
+        cluster.allow_exit(1, EXITS_WHEN_FULL)
+        wait_for(lambda: not node.running(), "the node to end")
+        assert node.exit_code() in EXITS_WHEN_FULL, node.log_tail()
+        cluster._judge_end(node)
+        assert node.starts == 2
     history.close()
     assert not violations.counts
 

@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.stock and not options.mutant:
         stock_seeds = range(min(max(options.seeds, STOCK_SEEDS_MIN), STOCK_SEEDS_MAX))
         stock = _run_all(report, "stock PySyncObj", _guarded_stock, stock_seeds, options.jobs)
-    return conclude(report, ours, stock, first_seed, judged=not options.mutant)
+    return conclude(report, ours, stock, first_seed, judged=not options.mutant and options.edits == Edits())
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -37,7 +37,7 @@ EXPECTED: Mapping[str, tuple[str, ...]] = {
         *("add: done", "promote: done", "remove: done", "promote: not_caught_up", "remove: quorum_at_risk"),
     ),
     "log": ("truncation", "rollover", "append refused", "cut"),
-    "sync": ("by the kernel", "by the kernel while the node stood", "by a thread"),
+    "sync": ("by the kernel", "by the kernel while the loop stood", "by a thread"),
     "snapshot": ("begun", "refused", "given up for a later term", "received", "installed"),
     "alarm": ("clock_skew", "clock_in_doubt"),
     "stop": ("failed sync", "failed read"),

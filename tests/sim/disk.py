@@ -36,7 +36,12 @@ class Damage:
 
 
 class TimedFile(SimFile):
-    """A file whose `fdatasync` from the sync thread takes time, and covers what was written before it began."""
+    """A file whose `fdatasync` on a fiber takes time, and covers what was written before it began."""
+
+    @property
+    def has_failed(self) -> bool:
+        """True when the next `fdatasync` will fail: the kernel has dropped pages, and this file was not told yet."""
+        return self._errors_seen < self._inode.write_back_errors
 
     def fdatasync(self) -> None:
         self._begin("fdatasync")
@@ -47,10 +52,11 @@ class TimedFile(SimFile):
         if Fiber.current is not None:
             disk.wait_for_platter()
             self._begin("fdatasync")
-        errors = inode.write_back_errors
-        if self._errors_seen < errors:
+        if self.has_failed:
             disk.failures_seen += 1
             super().fdatasync()  # raises, and remembers that this file was told
+        if Fiber.current is not None:
+            disk.on_synced(Fiber.current)
         disk.synced(self._path, min((_start_of(change) for change in covered), default=None))
         remaining = iter(covered)
         following = next(remaining, None)
@@ -91,7 +97,7 @@ class TimedDisk(SimDisk):
         return timed
 
     def wait_for_platter(self) -> None:
-        """Pause the sync thread for as long as the device takes."""
+        """Pause the fiber that syncs for as long as the device takes."""
         fiber = Fiber.current
         assert fiber is not None
         duration_us = self._timing.randint(SYNC_US_MIN, SYNC_US_MAX)
@@ -101,6 +107,7 @@ class TimedDisk(SimDisk):
         Fiber.pause()
 
     resume_sync: Callable[[Fiber], None] = staticmethod(lambda fiber: fiber.resume())
+    on_synced: Callable[[Fiber], None] = staticmethod(lambda fiber: None)
 
     def synced(self, path: str, lowest_byte: int | None) -> None:
         if lowest_byte is not None:

@@ -57,7 +57,7 @@ class PlannedFault:
 
 @dataclass(frozen=True)
 class Edits:
-    """Parts to take out of a plan. A field with None takes nothing out."""
+    """Changes of a plan, most of which take parts out. A field with None changes nothing."""
 
     only_faults: tuple[int, ...] | None = None
     until_ms: int | None = None
@@ -178,7 +178,7 @@ def draw_plan(world: World, edits: Edits) -> Plan:
     if purges is not None:
         services = replace(plan.settings.services, purges=True)
         plan = replace(plan, purges=purges, settings=replace(plan.settings, services=services))
-    may_fill = not plan.links.bytes_per_s and settings.node_count > 1
+    may_fill = not plan.links.bytes_per_s and settings.node_count > 1 and edits.only_kinds is None
     if may_fill and world.random_of("full disk").random() < FULL_LEADER_PROBABILITY:
         plan = replace(plan, faults=_with_full_leader(plan.faults))
     return _edited(plan, edits)

@@ -1,7 +1,7 @@
 """One broker node of the simulation: real RaftNode, commit log, hard state, state machine, RocksDB index and services.
 
-Simulated are the wire, the disk under the log, the clock, and the thread that syncs. The index is a RocksDB or its
-replacement (index_files.py). A dead process leaves only flushed data of the index.
+Simulated are the wire, the disk under the log, the clock, and the thread or kernel that syncs. The index is a RocksDB
+or its replacement (index_files.py). A dead process leaves only flushed data of the index.
 """
 
 from asyncio.events import _get_running_loop, _set_running_loop
@@ -93,7 +93,8 @@ class Replica:
         self._freezer = Freezer(world)
         self._held_us = self._worked_us = 0
         by_kernel = world.random_of(f"syncs {node_id}").random() < KERNEL_PROBABILITY
-        self._syncs = lambda: SimKernelSync(self, self.loop) if by_kernel else None
+        kernel = world.random_of(f"kernel {node_id}")
+        self._syncs = lambda: SimKernelSync(self, self.loop, kernel) if by_kernel else None
 
     @property
     def joins(self) -> bool:
@@ -301,8 +302,12 @@ class Replica:
 
     def _new_disk(self) -> TimedDisk:
         disk = TimedDisk(self.world, self.world.random_of(f"disk {self.node_id}.{self.wipes}"))
-        disk.resume_sync = self.resume_fiber
+        disk.resume_sync, disk.on_synced = self.resume_fiber, self._note_sync
         return disk
+
+    def _note_sync(self, fiber: Fiber) -> None:
+        by = "the kernel" if fiber.of_kernel else "a thread"
+        self.observer.note(f"sync: by {by}{' while the loop stood' if self._freezer.stands else ''}")
 
     def stop(self) -> None:
         """Stop gracefully: hand leadership over and close all files. `on_down` follows."""
@@ -398,11 +403,7 @@ class Replica:
     def resume_fiber(self, fiber: Fiber) -> None:
         if fiber not in self.fibers:
             return
-        if fiber.of_kernel and self.alive:
-            self.observer.note(f"sync: by the kernel{' while the node stood' if self._freezer.stands else ''}")
-            fiber.resume()
-        elif self._may_run(self.resume_fiber, fiber):
-            self.observer.note("sync: by a thread")
+        if self.alive if fiber.of_kernel else self._may_run(self.resume_fiber, fiber):
             fiber.resume()
 
     def _may_run(self, again: Callable[[Any], None], what: Any) -> bool:

@@ -27,7 +27,8 @@ class Process:
         self.stands = False
         self.ends: list[DiskError | None] = []
         self.loop = SimLoop(self.world, self._around, self.errors.append)  # type: ignore[abstract]
-        self.sync = SimKernelSync(self, self.loop)
+        self.random = Random(0)
+        self.sync = SimKernelSync(self, self.loop, self.random)
         self.loop.add_reader(self.sync.descriptor, lambda: self.ends.append(self.sync.finish()))
         self.file: File = self.disk.open(FILE, create=True)
         self.disk.sync_directory("/data")
@@ -80,6 +81,17 @@ def test_the_end_of_a_sync_tells_its_failure(process: Process) -> None:
     (failed,) = process.ends
     assert isinstance(failed, DiskError)
     assert process.durable == b""
+    process.sync.close()
+
+
+def test_a_sync_that_fails_at_once_has_not_begun(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process.random, "random", lambda: 0.0)
+    process.disk.fail_write_back(FILE)
+    with pytest.raises(DiskError):
+        process.sync.start(process.file)
+    process.run()
+    assert process.ends == []
+    process.sync.close()
 
 
 def test_nobody_hears_of_a_sync_when_the_power_is_lost(process: Process) -> None:

@@ -93,9 +93,9 @@ def test_leaving_a_fault_out_changes_nothing_about_the_others() -> None:
 
 
 def test_a_plan_of_few_kinds_has_faults_of_no_other() -> None:
-    plans = [draw_plan(World(seed), Edits(only_kinds=("kill", "wall_clock_jump"))) for seed in range(8)]
+    plans = [draw_plan(World(seed), Edits(only_kinds=("kill", "wall_clock_jump"))) for seed in range(40)]
     kinds = {fault.kind for plan in plans for fault in plan.faults}
-    assert {"kill", "wall_clock_jump"} <= kinds <= {"kill", "wall_clock_jump", "leader_disk_full"}
+    assert kinds == {"kill", "wall_clock_jump"}
     assert plans[1].settings == draw_plan(World(1), NO_EDITS).settings
 
 

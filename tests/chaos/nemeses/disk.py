@@ -9,7 +9,6 @@ import os
 import random
 import shutil
 import signal
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -55,26 +54,13 @@ class Full:
             path = self._cluster.nodes[node_id].data_dir
             used_up += os.statvfs(path).f_bavail == 0
             await _resize(path, DISK_BYTES)
-        ended = start_what_a_full_disk_ended(self._cluster, self._chosen)
+        ended = [node_id for node_id in self._chosen if not self._cluster.nodes[node_id].running()]
+        if ended:
+            self._cluster.start(ended)
         self._cluster.full.difference_update(self._chosen)
+        self._cluster.may_end_late = {each: self._cluster.nodes[each].starts for each in self._chosen}
         restarted = f", {joined(ended)} started" if ended else ""
         return f"the disks of {joined(self._chosen)} have space ({used_up} had none left){restarted}"
-
-
-def start_what_a_full_disk_ended(cluster: ChaosCluster, node_ids: Sequence[int]) -> list[int]:
-    """Start the nodes that have ended, and anew those that began to start on the full disk: they may still end of it,
-    when nobody looks any more. Returns their ids.
-    """
-    ended = []
-    for node_id in node_ids:
-        node = cluster.nodes[node_id]
-        if node.running() and not node.serves():
-            node.kill()
-        if not node.running():
-            ended.append(node_id)
-    if ended:
-        cluster.start(ended)
-    return ended
 
 
 class _Injection:

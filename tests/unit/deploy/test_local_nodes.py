@@ -129,25 +129,27 @@ def test_a_port_is_chosen_once_by_all_processes_that_live(tmp_path: Path) -> Non
 
 def test_the_last_process_that_ends_removes_the_file_of_claims(tmp_path: Path) -> None:
     path = tmp_path / "ports"
-    claimed, idle = ClaimedPorts(path), ClaimedPorts(path)
+    claimed = ClaimedPorts(path)
     assert claimed.claim(10_001)
     assert claims_of_another_process(path, 10_002) == [True]
     assert path.exists(), "this process still has a claim"
     claimed.end()
     assert not path.exists()
-    assert idle.claim(10_001)
-    idle.end()
+    assert claimed.claim(10_001), "it begins anew"
+    assert claims_of_another_process(path, 10_001) == [False]
+    claimed.end()
     assert not path.exists()
 
 
-def test_a_claim_in_a_file_that_was_removed_is_made_in_the_new_one(tmp_path: Path) -> None:
-    """The process that removed it saw no lock: this one had opened the file and claimed nothing yet."""
+def test_claims_outlive_the_file(tmp_path: Path) -> None:
+    """It is removed by hand, or by a process that saw no lock: this one had opened the file and claimed nothing yet."""
     path = tmp_path / "ports"
     claimed = ClaimedPorts(path)
     assert claimed.claim(10_001)
     path.unlink()
     assert claimed.claim(10_002)
-    assert claims_of_another_process(path, 10_002, 10_003) == [False, True]
+    assert claims_of_another_process(path, 10_001, 10_002, 10_003) == [False, False, True]
+    claimed.end()
 
 
 def claims_of_another_process(path: Path, *ports: int) -> list[bool]:

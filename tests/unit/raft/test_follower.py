@@ -14,7 +14,7 @@ def test_the_sync_of_new_entries_begins_before_anything_is_answered(monkeypatch:
     monkeypatch.setattr(library, "monotonicTime", lambda: 1_000.0)
     follower = Wiped()
     begun: list[tuple[int, int]] = []
-    follower.node.log_writer.on_written = lambda: begun.append((follower.log.last_index, len(follower.transport.sent)))
+    follower.node.follower.on_written = lambda: begun.append((follower.log.last_index, len(follower.transport.sent)))
     sent = len(follower.transport.sent)
     follower.hear(2, make_append(LEADER_TERM, 3, LEADER_TERM, 3, FOLLOWING))
     assert begun == [(5, sent)], "once, with both entries, and before any answer"

@@ -3,6 +3,8 @@
 import errno
 import os
 import select
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,38 @@ def test_syncs_follow_each_other(file: PosixFile) -> None:
         assert has_ended(sync)
         assert sync.finish() is None
     assert not has_ended(sync, 0)
+    sync.close()
+    file.close()
+
+
+def test_beginning_a_sync_lets_no_other_thread_have_the_interpreter(file: PosixFile) -> None:
+    """Beside a thread that computes, a call that releases the GIL has it back after a switch interval or more."""
+    sync = kernel_sync(file)
+    turns, has_begun, is_over = [0], threading.Event(), threading.Event()
+
+    def compute() -> None:
+        has_begun.set()
+        while not is_over.is_set():
+            turns[0] += 1
+
+    interval_s = sys.getswitchinterval()
+    thread = threading.Thread(target=compute)
+    thread.start()
+    assert has_begun.wait(PATIENCE_S)
+    try:
+        for number in range(50):
+            file.pwrite(b"x", number)
+            sys.setswitchinterval(5.0)  # only who gives the interpreter away loses it before
+            before = turns[0]
+            sync.start(file)
+            assert turns[0] == before
+            sys.setswitchinterval(interval_s)
+            assert has_ended(sync)
+            assert sync.finish() is None
+    finally:
+        sys.setswitchinterval(interval_s)
+        is_over.set()
+        thread.join()
     sync.close()
     file.close()
 

@@ -180,7 +180,7 @@ def by_kernel(file: File) -> BackgroundSync | None:
 
 
 class SlowToBegin:
-    """A background sync whose kernel does half of the work before the call that begins it returns."""
+    """A background sync whose kernel does all of the work before the call that begins it returns."""
 
     def __init__(self, clock_s: list[float]) -> None:
         self.descriptor = os.eventfd(0, os.EFD_NONBLOCK)
