@@ -20,8 +20,9 @@ from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
 
-RATE = 20
-GREEDY_RATE = 10
+RATE = 8
+GREEDY_RATE = 5
+"""What a busy machine can serve twice over: with 20 for each of nine, at a load of 11, all had 0.6 of their quotas."""
 LASTS_S = 6.0
 CLIENTS = 3
 """Number of clients of each principal, and of connections of the one that waits for nothing."""
@@ -106,6 +107,18 @@ async def send_at_once(url: str, token: str, ends_s: float) -> tuple[int, int]:
     return served, refused
 
 
+async def send_together(node: NodeProcess, token: str) -> list[int]:
+    """Return the statuses of requests that come faster than a quota of RATE is filled, however slow the machine is."""
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+
+    async def send(session: aiohttp.ClientSession) -> int:
+        async with session.post(PATH, data=BODY) as response:
+            return response.status
+
+    async with aiohttp.ClientSession(node.url, headers=headers) as session:
+        return await asyncio.gather(*(send(session) for _ in range(4 * RATE)))
+
+
 async def test_each_of_ten_principals_gets_its_share(cluster: ClusterProcess) -> None:
     """Nine wait as they are told; one sends on and on, is refused far more often, and gets no more than its own."""
     tokens = await tokens_of(cluster, *OTHERS, GREEDY)
@@ -143,19 +156,18 @@ def cells(line: str) -> list[str]:
 
 
 def test_the_command_shows_what_is_left(cluster: ClusterProcess) -> None:
-    headers = {"Authorization": f"Bearer {asyncio.run(tokens_of(cluster, 'shown'))['shown']}"}
-    leader = cluster.wait_leader()
-    while leader.request("POST", PATH, BODY, headers=headers).status != 429:
-        pass
+    statuses = asyncio.run(send_together(cluster.wait_leader(), asyncio.run(tokens_of(cluster, "shown"))["shown"]))
+    assert set(statuses) == {200, 429}
     shell = Shell(cluster)
     shell.environment["KEELMQ_TOKEN"] = ADMINISTRATOR
     table = [cells(line) for line in shell("auth", "quota").stdout.splitlines()]
     assert ["user", "requests left", "bytes in left", "bytes out left", "weight", "throttled"] in table
     (row,) = [row for row in table if row[:1] == ["shown"]]
     assert re.fullmatch(rf"-?\d+ of {RATE}", row[1])
-    assert row[2:] == ["no limit", "no limit", "1", "1"]
+    refused = statuses.count(429)
+    assert row[2:] == ["no limit", "no limit", "1", f"{refused}"]
     (shown,) = [each for each in shell.json("auth", "quota")["principals"] if each["principal"] == "shown"]
-    assert shown["throttled"] == 1
+    assert shown["throttled"] == refused
     table = [cells(line) for line in shell("auth", "quota", "--addresses").stdout.splitlines()]
     assert table[1][:2] == ["address", "requests left"]
     assert not [row for row in table if row[:1] == ["shown"]]
@@ -164,20 +176,22 @@ def test_the_command_shows_what_is_left(cluster: ClusterProcess) -> None:
 async def test_quotas_are_changed_without_a_restart(cluster: ClusterProcess) -> None:
     file = cluster.directory / "quotas.toml"
     leader = cluster.wait_leader()
-    tokens = await tokens_of(cluster, "changed")
-    headers = {"Authorization": f"Bearer {tokens['changed']}"}
+    token = (await tokens_of(cluster, "changed"))["changed"]
 
-    def is_refused() -> bool:
-        statuses = [leader.request("POST", PATH, BODY, headers=headers).status for _ in range(2 * RATE)]
+    async def is_refused() -> bool:
+        statuses = await send_together(leader, token)
         assert set(statuses) <= {200, 429}
         return 429 in statuses
 
-    assert is_refused()
+    async def is_free() -> bool:
+        return not await is_refused()
+
+    assert await is_refused()
     file.write_text("[default]\n")
-    await until(lambda: not is_refused())
+    await until(is_free)
     file.write_text("[defaults]\n")
     await until(lambda: 'keelmq_alarm{code="quotas_refused",severity="warning"}' in ok_text(leader))
-    assert not is_refused()
+    assert await is_free()
     file.write_text(QUOTAS)
     await until(is_refused)
 
