@@ -7,12 +7,10 @@ import pytest
 
 from store.log.commit_log import CommitLog
 
-from . import plan
 from .disk import SYNC_US_MAX, TimedDisk
 from .fiber import Fiber, FiberKilled
 from .index_files import MemoryFiles, RocksFiles
 from .network import LinkProfile, Network
-from .run import run_safe
 from .world import OutOfSteps, World
 
 
@@ -173,15 +171,6 @@ def test_an_index_is_never_open_with_compactions_of_its_own() -> None:
         index.close()
     assert kept
     assert all("disable_auto_compactions=true" in text for text in kept)
-
-
-def test_a_seed_is_the_same_with_rocksdb_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The map in place of RocksDB keeps and loses the same keys; otherwise the runs would part at the first restart."""
-    outcomes = []
-    for probability in (0.0, 1.1):
-        monkeypatch.setattr(plan, "ROCKSDB_PROBABILITY", probability)
-        outcomes.append(run_safe(2))
-    assert outcomes[0] == outcomes[1]
 
 
 def test_the_index_in_memory_reads_writes_and_forgets_as_rocksdb() -> None:
