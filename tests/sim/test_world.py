@@ -143,6 +143,21 @@ def test_a_killed_fiber_unwinds_and_errors_come_out_of_resume() -> None:
         Fiber(lambda: 1 // 0).resume()
 
 
+def test_a_killed_fiber_ends_though_it_catches_everything_once() -> None:
+    """The thread that syncs reports what a sync raised, and waits for the next one."""
+
+    def call() -> None:
+        try:
+            Fiber.pause()
+        except BaseException:
+            Fiber.pause()
+
+    fiber = Fiber(call)
+    fiber.resume()
+    fiber.kill()
+    assert fiber.finished
+
+
 def test_a_sync_covers_what_was_written_before_it_began() -> None:
     world = World(0)
     disk = TimedDisk(world, Random(0))
