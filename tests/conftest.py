@@ -33,13 +33,24 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     local_nodes.ports_of_servers = lambda: _own_ports
 
 UNIT_TESTS: Final = Path(__file__).parent / "unit"
+WAITING_TESTS: Final = UNIT_TESTS / "raft"
+"""Tests of nodes in one loop, which wait for time-outs of elections."""
 OUTPUT_LINES: Final = 40
 """Number of last lines of each node's output in the report of a failed test."""
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the unit tests last: their many short files keep all workers busy to the end, which a long file would not."""
-    items.sort(key=lambda item: item.path.is_relative_to(UNIT_TESTS))
+    """Run the unit tests last: their many short files keep all workers busy to the end, which a long file would not.
+    Files that wait most of their time are spread evenly among the others, or processors would wait with them.
+    """
+    files = list(dict.fromkeys(item.path for item in items))
+    own = [path for path in files if path.is_relative_to(UNIT_TESTS)]
+    waiting = [path for path in own if path.is_relative_to(WAITING_TESTS)]
+    places = {path: 0.0 for path in files}
+    for group in (waiting, [path for path in own if path not in waiting]):
+        places |= {path: (number + 0.5) / len(group) for number, path in enumerate(group)}
+    items.sort(key=lambda item: places[item.path])  # which keeps the order of the others
 
 
 @pytest.hookimpl(wrapper=True)

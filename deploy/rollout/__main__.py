@@ -10,9 +10,8 @@ from typing import Final
 
 from deploy.reporting.report import Report
 from deploy.rollout.inventory import InventoryError, read_inventory
-from deploy.rollout.render_verb import TARGETS, RenderVerb
 from deploy.rollout.rolling import Unsafe
-from deploy.rollout.verbs import ERRORS
+from deploy.rollout.verbs import ERRORS, Verbs
 from deploy.rollout.ways_back import ACCEPT, WaysBack
 
 NODE_VERBS: Final = ("transfer", "drain", "undrain", "add", "remove", "replace", "recover", "spare", "leads")
@@ -23,6 +22,8 @@ VERBS: Final = (
     *("preflight", "install", "bootstrap", "status", "restart", "upgrade", "rollback", *NODE_VERBS),
     *("backup", "restore", "certs", "logs", "bundle", "destroy", "render", "wait"),
 )
+TARGETS: Final = ("compose", "kubernetes", "ansible")
+"""What `render` makes files for."""
 DONE, FAILED, USAGE, UNSAFE = range(4)
 
 
@@ -36,7 +37,7 @@ def main() -> int:
         return _end(USAGE, f"{options.inventory} has no node {options.node}")
     report = Report()
     try:
-        verbs = (RenderVerb if options.verb == "render" else WaysBack)(inventory, options, report)
+        verbs = verbs_of(options.verb)(inventory, options, report)
     except OSError as error:  # a file that the inventory names
         return _end(USAGE, str(error))
     code, reason = DONE, ""
@@ -62,6 +63,14 @@ def main() -> int:
         }
     )
     return code
+
+
+def verbs_of(verb: str) -> type[Verbs]:
+    if verb != "render":
+        return WaysBack
+    from deploy.rollout.render_verb import RenderVerb  # late: other verbs need nothing of it
+
+    return RenderVerb
 
 
 def _end(code: int, message: str) -> int:

@@ -16,7 +16,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +116,7 @@ def _listening(port: int) -> socket.socket:
 
 def reach(targets: list[list[Any]]) -> dict[str, Any]:
     """Connect to each host and port; return those that refuse, with the reason."""
+    from concurrent.futures import ThreadPoolExecutor  # other calls need no threads, and their start costs
 
     def attempt(target: list[Any]) -> str:
         try:

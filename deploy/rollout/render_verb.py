@@ -3,7 +3,6 @@
 import argparse
 import os
 from pathlib import Path
-from typing import Final
 
 from deploy.reporting.report import Report
 from deploy.rollout.certificates import Certificates
@@ -17,8 +16,6 @@ from deploy.rollout.rendering.kubernetes import ETC as KUBERNETES_ETC
 from deploy.rollout.rendering.kubernetes import kubernetes
 from deploy.rollout.rendering.parts import check, in_containers, parts_of
 from deploy.rollout.verbs import Failed, Step, Verbs
-
-TARGETS: Final = ("compose", "kubernetes", "ansible")
 
 
 class RenderVerb(Verbs):

@@ -23,10 +23,9 @@ from typing import Any, BinaryIO, ClassVar, Final, NamedTuple, Self, TypeVar
 
 from deploy.broker_process import BrokerProcess, RunningProcess
 from deploy.local_nodes import free_ports, make_secret
-from tests.e2e.node_template import can_be_forked, template_of
+from tests.e2e.node_template import BROKER, MODULES, can_be_forked, template_of
 from tests.patience import PATIENCE_S
 
-BROKER: Final = "cluster.main"
 POLL_INTERVAL_S: Final = 0.02
 OPTIONS: Final = ("--election-timeout-ms", "500", "--heartbeat-ms", "50")
 
@@ -104,10 +103,10 @@ class NodeProcess(BrokerProcess):
     def spawn(
         self, command: Sequence[str], environment: Mapping[str, str], directory: Path | None, log: BinaryIO
     ) -> RunningProcess:
-        plain = [sys.executable, "-m", BROKER]
-        is_plain = directory is None and list(command[: len(plain)]) == plain
+        python, module, arguments = command[:2], command[2], command[3:]
+        is_plain = directory is None and list(python) == [sys.executable, "-m"] and module in MODULES
         if self.are_forked and is_plain and can_be_forked(environment):
-            return template_of(self.node_id).fork(command[len(plain) :], environment, log)
+            return template_of(self.node_id, module).fork(arguments, environment, log)
         return super().spawn(command, environment, directory, log)
 
     def terminate(self) -> int:

@@ -12,8 +12,9 @@ from tests.databases import postgresql_url as postgresql_url
 from tests.databases import sqlite_engine as sqlite_engine
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess
 from tests.e2e.fixtures import shared_cluster
+from tests.e2e.forked_command import make_program
 from tests.e2e.loop_steps import BUSY_STEP_MS_MAX, VARIABLE, step_logs
-from tests.e2e.node_template import TEMPLATES, template_of
+from tests.e2e.node_template import BROKER, make_templates
 from tests.e2e.small_disk import mounted_disk
 
 
@@ -29,12 +30,17 @@ def measured_steps() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def forked_nodes() -> Iterator[None]:
-    """Fork the nodes that this module starts from templates, which the main thread makes: they end with their maker."""
-    for node_id in range(TEMPLATES):
-        template_of(node_id)
+    """Fork the nodes that this module starts from templates."""
+    make_templates(BROKER)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(NodeProcess, "are_forked", True)
         yield
+
+
+@pytest.fixture(scope="session")
+def keelmqd(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the path of a program that behaves as the command and costs little."""
+    return str(make_program(tmp_path_factory.mktemp("keelmqd")))
 
 
 @pytest.fixture(autouse=True)

@@ -2,8 +2,8 @@
 
 Importing it takes seven tenths of a second of processor time, more than most tests need for the node itself. A template
 imports it once and forks: a node is a process of its own, with the arguments, environment and output of a `keelmqd`
-that was started by its command. End-to-end tests turn this on (conftest.py); whatever else runs nodes, such as demos,
-chaos, power losses, deployment and mixed versions, starts them by the command.
+that was started by its command. End-to-end tests and those of mixed versions turn this on; whatever else runs nodes,
+such as demos, chaos and power losses, starts them by the command.
 """
 
 import atexit
@@ -24,6 +24,11 @@ from typing import Any, BinaryIO, Final
 from deploy.broker_process import die_with_parent
 
 ROOT: Final = Path(__file__).parents[2]
+BROKER: Final = "cluster.main"
+MODULES: Final = (BROKER, "tests.versions.next_node")
+"""Modules whose nodes can be forked. The others have a function `prepare`, for before the broker is imported."""
+FIXED_VARIABLES: Final = ("PYTHON", "LD_", "NEXT_VERSION_")
+"""Beginnings of the variables that take effect when the interpreter starts, or while it imports."""
 TEMPLATES: Final = 3
 """Nodes of a cluster come from different templates: each has a hash seed of its own, as processes that were started by
 the command have, so that replicas that went by the order of a set would differ."""
@@ -68,10 +73,10 @@ class NodeTemplate:
     call it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, module: str) -> None:
         self._asking = threading.Lock()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.e2e.node_template"],
+            [sys.executable, "-m", "tests.e2e.node_template", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=ROOT,
@@ -97,20 +102,25 @@ class NodeTemplate:
 
 
 def can_be_forked(environment: Mapping[str, str]) -> bool:
-    """Return whether a template is what a new process with that environment would be: some variables take effect when
-    the interpreter starts.
-    """
-    names = {name for name in (*environment, *os.environ) if name.startswith(("PYTHON", "LD_"))}
+    """Return whether a template is what a new process with that environment would be."""
+    names = {name for name in (*environment, *os.environ) if name.startswith(FIXED_VARIABLES)}
     return all(environment.get(name) == os.environ.get(name) for name in names)
 
 
-def template_of(node_id: int) -> NodeTemplate:
-    return _template(node_id % TEMPLATES)
+def template_of(node_id: int, module: str = BROKER) -> NodeTemplate:
+    return _template(node_id % TEMPLATES, module)
 
 
 @functools.cache
-def _template(number: int) -> NodeTemplate:
-    return NodeTemplate()
+def _template(number: int, module: str) -> NodeTemplate:
+    return NodeTemplate(module)
+
+
+def make_templates(*modules: str) -> None:
+    """Make those of all nodes. They end with the thread that made them, so the main thread calls this."""
+    for module in modules:
+        for node_id in range(TEMPLATES):
+            template_of(node_id, module)
 
 
 def become_node(template: int, arguments: Sequence[str], environment: Mapping[str, str], log: str) -> int:
@@ -123,13 +133,15 @@ def become_node(template: int, arguments: Sequence[str], environment: Mapping[st
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = ["keelmqd", *arguments]
-    return int(importlib.import_module("cluster.main").main(arguments))
+    return int(importlib.import_module(BROKER).main(arguments))
 
 
-def serve() -> int:
+def serve(module: str) -> int:
     """Fork a node, or tell the exit code of one that has ended, for each line of standard input."""
-    for module in ("cluster.main", "cluster.serving"):
-        importlib.import_module(module)
+    if module != BROKER:
+        importlib.import_module(module).prepare()
+    for name in (BROKER, "cluster.serving"):
+        importlib.import_module(name)
     own = os.getpid()
     for line in sys.stdin:
         request = json.loads(line)
@@ -143,4 +155,4 @@ def serve() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(serve())
+    sys.exit(serve(sys.argv[1]))

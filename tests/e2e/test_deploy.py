@@ -1,6 +1,7 @@
 """`keelmq-deploy` on real nodes: on this machine, and over ssh to an sshd of its own."""
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -90,10 +91,16 @@ class Deployment:
             return int(json.load(answer)["leader_id"])
 
     def end(self) -> None:
-        """End all nodes for certain."""
-        for pid in self.pids().values():
-            os.kill(pid, signal.SIGKILL)
-        wait_for(lambda: not self.pids(), "the nodes to be gone")
+        """End all nodes for certain, also one that is just being started."""
+
+        def are_gone() -> bool:
+            found = self.pids()
+            for pid in found.values():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return not found
+
+        wait_for(are_gone, "the nodes to be gone")
 
 
 def toml_lines(values: dict[str, Any]) -> list[str]:
@@ -101,8 +108,8 @@ def toml_lines(values: dict[str, Any]) -> list[str]:
 
 
 @pytest.fixture
-def deployment(tmp_path: Path) -> Iterator[Deployment]:
-    made = Deployment(tmp_path)
+def deployment(tmp_path: Path, keelmqd: str) -> Iterator[Deployment]:
+    made = Deployment(tmp_path, {"program": keelmqd})
     try:
         yield made
     finally:
@@ -353,9 +360,11 @@ def test_a_cluster_is_deployed_over_ssh(ssh_deployment: Deployment) -> None:
     assert "node 1 (root@127.0.0.1): facts: exit code 255" in refused.stdout
 
 
-def test_a_tool_that_is_killed_at_every_step_over_ssh_ends_alike(ssh_deployment: Deployment) -> None:
+def test_a_tool_that_is_killed_at_every_step_over_ssh_ends_alike(ssh_deployment: Deployment, keelmqd: str) -> None:
     """The kills are those of an upgrade of one node and of its replacement; `make deploy-test` has all of both."""
     deployment = ssh_deployment
+    deployment.cluster["program"] = keelmqd
+    deployment.write()
     deployment.done("bootstrap")
     before = deployment.pids()
     deployment.options[2] = {"log_level": "debug"}

@@ -21,10 +21,10 @@ PAGE = (REPOSITORY / "docs" / "deploy.md").read_text()
 
 
 @pytest.fixture
-def deployment(tmp_path: Path) -> Iterator[Deployment]:
+def deployment(tmp_path: Path, keelmqd: str) -> Iterator[Deployment]:
     """Three nodes; the tool shows the token of the built-in administrator."""
     token_file = str(administrator_file(tmp_path))
-    made = Deployment(tmp_path, {"token_file": token_file})
+    made = Deployment(tmp_path, {"program": keelmqd, "token_file": token_file})
     for number, port in zip((1, 2, 3), free_ports(3), strict=True):
         made.options[number] = {
             "admin_listen": f"127.0.0.1:{port}",

@@ -8,7 +8,6 @@ import shutil
 import signal
 import socket
 import ssl
-import sys
 import tarfile
 import urllib.request
 from collections.abc import Iterator
@@ -30,8 +29,8 @@ pytestmark = pytest.mark.process
 
 
 @pytest.fixture
-def deployment(tmp_path: Path) -> Iterator[Deployment]:
-    made = Deployment(tmp_path)
+def deployment(tmp_path: Path, keelmqd: str) -> Iterator[Deployment]:
+    made = Deployment(tmp_path, {"program": keelmqd})
     try:
         yield made
     finally:
@@ -255,7 +254,7 @@ def test_a_rollback_goes_back_once_and_ends_alike_when_killed(deployment: Deploy
         root = deployment.root(number)
         for name in ("a", "b"):
             (root / "releases" / name / "bin").mkdir(parents=True)
-            shutil.copy(Path(sys.executable).parent / "keelmqd", root / "releases" / name / "bin")
+            shutil.copy(deployment.cluster["program"], root / "releases" / name / "bin")
         point(root / "current", root / "releases" / "b")
         point(root / "previous", root / "releases" / "a")
     deployment.cluster["program"] = ""

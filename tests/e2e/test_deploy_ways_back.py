@@ -24,8 +24,8 @@ pytestmark = pytest.mark.process
 
 
 @pytest.fixture
-def deployment(tmp_path: Path) -> Iterator[Deployment]:
-    made = Deployment(tmp_path)
+def deployment(tmp_path: Path, keelmqd: str) -> Iterator[Deployment]:
+    made = Deployment(tmp_path, {"program": keelmqd})
     try:
         yield made
     finally:
@@ -33,10 +33,10 @@ def deployment(tmp_path: Path) -> Iterator[Deployment]:
 
 
 @pytest.fixture
-def other(tmp_path: Path) -> Iterator[Deployment]:
+def other(tmp_path: Path, keelmqd: str) -> Iterator[Deployment]:
     """Fresh hosts at other addresses."""
     (tmp_path / "other").mkdir()
-    made = Deployment(tmp_path / "other")
+    made = Deployment(tmp_path / "other", {"program": keelmqd})
     try:
         yield made
     finally:

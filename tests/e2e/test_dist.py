@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 
 from deploy.lock_files import path_of, read
 from deploy.reporting.result import result_of
@@ -93,6 +91,9 @@ def test_license_and_readme_are_in_wheel_and_source_distribution(built: Path, pa
 
 @pytest.mark.parametrize("package", LOCKS)
 def test_the_sbom_lists_what_the_locks_pin(built: Path, package: str) -> None:
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator  # it takes seconds, which every worker would spend
+
     begin = package.replace("-", "_")
     text = (built / f"{begin}-{VERSION}.cdx.json").read_text()
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None

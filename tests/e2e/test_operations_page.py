@@ -1,6 +1,5 @@
 """docs/operations.md on nodes of this machine; `make deploy-test` follows it on hosts with nothing but Python."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,9 @@ from tests.requirements import BASH
 pytestmark = pytest.mark.process
 
 
-def test_the_page_does_what_it_says(tmp_path: Path) -> None:
+def test_the_page_does_what_it_says(tmp_path: Path, keelmqd: str) -> None:
     BASH.require()
     ports = iter(free_ports(8))
     places = {(host, port): f"127.0.0.1:{next(ports)}" for host in (1, 2, 3, 4) for port in (7081, 7091)}
-    program = {"program": str(Path(sys.executable).parent / "keelmqd")}
+    program = {"program": keelmqd}
     follow(tmp_path, Surroundings(lambda host, port: places[host, port], program, None, has_bundles=False))

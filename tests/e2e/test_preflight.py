@@ -16,8 +16,8 @@ pytestmark = pytest.mark.process
 
 
 @pytest.fixture
-def deployment(tmp_path: Path) -> Iterator[Deployment]:
-    made = Deployment(tmp_path)
+def deployment(tmp_path: Path, keelmqd: str) -> Iterator[Deployment]:
+    made = Deployment(tmp_path, {"program": keelmqd})
     try:
         yield made
     finally:

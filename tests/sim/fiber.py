@@ -52,9 +52,11 @@ class Fiber:
             raise FiberKilled
 
     def kill(self) -> None:
-        """Unwind the call from where it pauses; nothing it does on the way out may reach the world."""
+        """Unwind the call from where it pauses; nothing it does on the way out may reach the world. A call that catches
+        this, as the thread that syncs catches all that a sync raises, is unwound from its next pause.
+        """
         self._killed = True
-        if self._greenlet:  # has begun and not ended
+        while self._greenlet:  # has begun and not ended
             self.resume()
 
     def _run(self) -> None:

@@ -7,7 +7,9 @@ import re
 import subprocess
 import tomllib
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from hypothesis import settings
@@ -48,6 +50,33 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+class Source(NamedTuple):
+    """A file of the code, and all nodes of its syntax tree."""
+
+    name: str
+    text: str
+    nodes: list[ast.AST]
+
+
+@pytest.fixture(scope="module", params=sorted({path.parent for path in SOURCES}), ids=name_of)
+def sources(request: pytest.FixtureRequest) -> list[Source]:
+    """Return the files of a folder, parsed once for all tests. One test per file costs more than its work."""
+    paths = [path for path in SOURCES if path.parent == request.param]
+    texts = {path: path.read_text() for path in paths}
+    return [Source(name_of(path), text, list(ast.walk(ast.parse(text)))) for path, text in texts.items()]
+
+
+def wrong_paths(texts: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Return the paths that lead to no file, by the name of what names them."""
+    found = {name: [path for path in PATH.findall(text) if not _exists(path)] for name, text in texts}
+    return {name: paths for name, paths in found.items() if paths}
+
+
+def _exists(path: str) -> bool:
+    """Return whether there is such a file; `tests/` and `tests/unit/` may be left out."""
+    return any((root / path).exists() for root in PATH_ROOTS)
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 def test_links_between_documents_lead_somewhere(document: Path) -> None:
     targets = [target.split("#")[0] for target in LINK.findall(document.read_text())]
@@ -55,31 +84,34 @@ def test_links_between_documents_lead_somewhere(document: Path) -> None:
     assert [target for target in local if not (document.parent / target).exists()] == []
 
 
-@pytest.mark.parametrize("text", [*DOCUMENTS, *SOURCES, ROOT / "pyproject.toml", ROOT / "Makefile"], ids=name_of)
-def test_a_path_that_is_named_leads_to_a_file(text: Path) -> None:
-    """`tests/` and `tests/unit/` may be left out. The changes of former versions name the files of that time."""
-    named = set(PATH.findall("" if text.name == "CHANGELOG.md" else text.read_text()))
-    assert [path for path in sorted(named) if not any((root / path).exists() for root in PATH_ROOTS)] == []
+@pytest.mark.parametrize("text", [*DOCUMENTS, ROOT / "pyproject.toml", ROOT / "Makefile"], ids=name_of)
+def test_a_path_that_a_document_names_leads_to_a_file(text: Path) -> None:
+    """The changes of former versions name the files of that time."""
+    if text.name != "CHANGELOG.md":
+        assert wrong_paths([(text.name, text.read_text())]) == {}
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=name_of)
-def test_a_file_is_one_concept_of_readable_size(source: Path) -> None:
-    text = source.read_text()
-    assert len(text.splitlines()) <= FILE_LINES_MAX
-    functions = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
-    # A long list of parameters is documentation; what has to fit a screen is the body.
-    long = [f.name for f in functions if (f.end_lineno or 0) - f.body[0].lineno + 1 > FUNCTION_LINES_MAX]
-    assert long == []
+def test_a_path_that_the_code_names_leads_to_a_file(sources: list[Source]) -> None:
+    assert wrong_paths((source.name, source.text) for source in sources) == {}
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=name_of)
-def test_a_class_is_composed_of_parts_that_can_be_seen_at_once(source: Path) -> None:
-    nodes = [node for node in ast.walk(ast.parse(source.read_text())) if isinstance(node, ast.FunctionDef)]
-    constructors = [node for node in nodes if node.name == "__init__"]
-    lines = [(node.end_lineno or 0) - node.lineno + 1 for node in constructors]
-    assert [each for each in lines if each > CONSTRUCTOR_LINES_MAX] == []
-    positional = [len(node.args.posonlyargs) + len(node.args.args) - 1 for node in constructors]
-    assert [each for each in positional if each > CONSTRUCTOR_POSITIONAL_MAX] == []
+def test_a_file_is_one_concept_of_readable_size(sources: list[Source]) -> None:
+    for source in sources:
+        assert len(source.text.splitlines()) <= FILE_LINES_MAX, source.name
+        functions = [node for node in source.nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        # A long list of parameters is documentation; what has to fit a screen is the body.
+        long = [f.name for f in functions if (f.end_lineno or 0) - f.body[0].lineno + 1 > FUNCTION_LINES_MAX]
+        assert long == [], source.name
+
+
+def test_a_class_is_composed_of_parts_that_can_be_seen_at_once(sources: list[Source]) -> None:
+    for source in sources:
+        functions = [node for node in source.nodes if isinstance(node, ast.FunctionDef)]
+        constructors = [node for node in functions if node.name == "__init__"]
+        lines = [(node.end_lineno or 0) - node.lineno + 1 for node in constructors]
+        assert [each for each in lines if each > CONSTRUCTOR_LINES_MAX] == [], source.name
+        positional = [len(node.args.posonlyargs) + len(node.args.args) - 1 for node in constructors]
+        assert [each for each in positional if each > CONSTRUCTOR_POSITIONAL_MAX] == [], source.name
 
 
 def test_a_folder_of_the_code_has_few_modules() -> None:
@@ -88,12 +120,11 @@ def test_a_folder_of_the_code_has_few_modules() -> None:
     assert {folder: count for folder, count in counts.items() if count > FOLDER_MODULES_MAX} == {}
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=name_of)
-def test_a_docstring_begins_with_a_verb_or_a_noun(source: Path) -> None:
+def test_a_docstring_begins_with_a_verb_or_a_noun(sources: list[Source]) -> None:
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    nodes = [node for node in ast.walk(ast.parse(source.read_text())) if isinstance(node, kinds)]
-    texts = [text for node in nodes if (text := ast.get_docstring(node))]
-    assert [text for text in texts if NO_SUBJECT.match(text)] == []
+    for source in sources:
+        texts = [text for node in source.nodes if isinstance(node, kinds) and (text := ast.get_docstring(node))]
+        assert [text for text in texts if NO_SUBJECT.match(text)] == [], source.name
 
 
 def test_every_make_target_is_listed_with_what_it_does() -> None:
@@ -105,18 +136,27 @@ def test_every_make_target_is_listed_with_what_it_does() -> None:
     assert shown == set(phony.split())
 
 
-@pytest.mark.parametrize("source", [path for path in SOURCES if path.is_relative_to(ROOT / "tests")], ids=name_of)
-def test_no_test_is_judged_by_a_clock_or_skipped_unsaid(source: Path) -> None:
+def test_no_test_is_judged_by_a_clock_or_skipped_unsaid(sources: list[Source]) -> None:
     """Hypothesis' deadlines are off in tests/conftest.py, and tests/requirements.py decides what is skipped."""
-    calls = [node for node in ast.walk(ast.parse(source.read_text())) if isinstance(node, ast.Call)]
-    for call in (call for call in calls if ast.unparse(call.func) == "settings"):
-        given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
-        assert "deadline" not in given
-        checks = given.get("suppress_health_check", "HealthCheck.too_slow")
-        assert "HealthCheck.too_slow" in checks or checks == "list(HealthCheck)"
-    if source.stem not in ("requirements", "test_requirements"):
-        own = ("shutil.which", "os.geteuid", "os.getuid", "pytest.skip", "pytest.mark.skipif", "pytest.importorskip")
-        assert [ast.unparse(call.func) for call in calls if ast.unparse(call.func) in own] == []
+    own = {"shutil.which", "os.geteuid", "os.getuid", "pytest.skip", "pytest.mark.skipif", "pytest.importorskip"}
+    for source in (source for source in sources if source.name.startswith("tests/")):
+        calls = [node for node in source.nodes if isinstance(node, ast.Call)]
+        for call in (call for call in calls if _dotted(call.func) == "settings"):
+            given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+            assert "deadline" not in given, source.name
+            checks = given.get("suppress_health_check", "HealthCheck.too_slow")
+            assert "HealthCheck.too_slow" in checks or checks == "list(HealthCheck)", source.name
+        if Path(source.name).stem not in ("requirements", "test_requirements"):
+            assert own.isdisjoint(map(_dotted, (call.func for call in calls))), source.name
+
+
+def _dotted(node: ast.expr) -> str:
+    """Return the name as it is written, empty for what is no name."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and (owner := _dotted(node.value)):
+        return f"{owner}.{node.attr}"
+    return ""
 
 
 def test_hypothesis_sets_no_time_limit() -> None:

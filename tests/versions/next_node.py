@@ -4,8 +4,13 @@ import sys
 
 from tests.versions.next_version import install
 
-if __name__ == "__main__":
+
+def prepare() -> None:
     install()
+
+
+if __name__ == "__main__":
+    prepare()
     from cluster.main import main
 
     sys.exit(main())

@@ -22,6 +22,7 @@ from store.version import VERSION
 from tests.certificates import Authority
 from tests.e2e.closed_cluster import ADMINISTRATOR, administrator_file
 from tests.e2e.cluster_process import OPTIONS, ClusterProcess, NodeProcess, Reply, wait_for
+from tests.e2e.node_template import make_templates
 from tests.requirements import skip
 from tests.versions.load import Load
 from tests.versions.next_version import MISTAKE_VARIABLE, NEXT_VERSION
@@ -44,6 +45,15 @@ class Version(NamedTuple):
 THIS = Version("cluster.main")
 NEXT = Version("tests.versions.next_node")
 FIRST_LEVEL = Version("tests.versions.first_level_node")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forked_nodes() -> Iterator[None]:
+    """Fork nodes of this tree and of the version to come; those of a release are started by their command."""
+    make_templates(THIS.module, NEXT.module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(NodeProcess, "are_forked", True)
+        yield
 
 
 def restart(cluster: ClusterProcess, node: NodeProcess, version: Version) -> None:

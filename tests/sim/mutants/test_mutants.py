@@ -69,7 +69,7 @@ def test_a_part_that_is_gone_is_not_swapped_in_silence() -> None:
 
 
 def test_the_real_parts_are_not_accused() -> None:
-    assert hunt(SAFE, 1, 2).caught_by is None
+    assert hunt(SAFE, 4, 2).caught_by is None
 
 
 def test_the_command_fails_when_a_mutant_goes_unnoticed() -> None:

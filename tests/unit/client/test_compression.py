@@ -43,6 +43,7 @@ def noise(size_bytes: int) -> bytes:
         (noise(70_000) + bytes(30_000), True),
         (noise(90_000) + bytes(10_000), False),
     ],
+    ids=["large", "small", "noise", "partly-noise", "mostly-noise"],
 )
 def test_a_block_is_compressed_when_it_is_large_and_that_saves_an_eighth(block: bytes, compressed: bool) -> None:
     frame = compress(block)

@@ -9,7 +9,6 @@ from importlib.resources import files as resources_of
 from pathlib import Path
 from typing import Any, Final
 
-import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
@@ -192,6 +191,8 @@ class TestCompose:
 
     def document(self, files: Files) -> dict[str, Any]:
         found: dict[str, Any] = yaml.safe_load(files["compose.yaml"].content)
+        import jsonschema  # it takes seconds, which every worker would spend
+
         schema = resources_of("check_jsonschema") / "builtin_schemas" / "vendor" / "compose-spec.json"
         jsonschema.validate(found, json.loads(schema.read_text()))
         return found

@@ -6,6 +6,7 @@ and another fork begins again where that one ended. The last line says how many 
 when the tables differ from those that nobody disturbed.
 """
 
+import json
 import os
 import signal
 import sys
@@ -57,8 +58,13 @@ class Killer:
 
 def main(root: Path, step: int, compact_every: int) -> int:
     layout.COMPACT_EVERY = compact_every  # type: ignore[misc]
-    undisturbed = root / "undisturbed"
-    assert in_fork(lambda: write(undisturbed, "delta")) == 0
+    expected = root / "expected"
+
+    def undisturbed() -> None:
+        write(root / "undisturbed", "delta")
+        expected.write_text(json.dumps(content(root / "undisturbed")))
+
+    assert in_fork(undisturbed) == 0
     killer = Killer()
     with StoreProcess(root, list_page=1_000) as store, RequestRelay(store, killer) as relay:
         os.environ.update(store.environment, AWS_ENDPOINT_URL=relay.url)
@@ -77,7 +83,7 @@ def main(root: Path, step: int, compact_every: int) -> int:
         def begin_again(change: int) -> bool:
             os.environ["AWS_ENDPOINT_URL"] = store.url
             write(place_of(change), "delta", CONTINUED_AT)
-            return content(place_of(change)) == content(undisturbed)
+            return bool(content(place_of(change)) == json.loads(expected.read_text()))
 
         return kill_everywhere(step, disturb, begin_again)
 

@@ -102,8 +102,13 @@ def kill_everywhere(step: int, disturb: Callable[[int], int], begin_again: Calla
 
 def main(root: Path, format: str, step: int, compact_every: int) -> int:
     layout.COMPACT_EVERY = compact_every  # type: ignore[misc]
-    undisturbed = root / "undisturbed"
-    assert in_fork(lambda: write(undisturbed, format)) == 0
+    expected = root / "expected"
+
+    def undisturbed() -> None:
+        write(root / "undisturbed", format)
+        expected.write_text(content(root / "undisturbed", format))
+
+    assert in_fork(undisturbed) == 0
 
     def disturbed(change: int) -> None:
         directory = root / f"killed-{change}"
@@ -113,7 +118,7 @@ def main(root: Path, format: str, step: int, compact_every: int) -> int:
     def begin_again(change: int) -> bool:
         directory = root / f"killed-{change}"
         write(directory, format, CONTINUED_AT)
-        return content(directory, format) == content(undisturbed, format)
+        return content(directory, format) == expected.read_text()
 
     return kill_everywhere(step, lambda change: in_fork(partial(disturbed, change)), begin_again)
 
