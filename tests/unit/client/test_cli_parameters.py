@@ -61,7 +61,7 @@ def show(
     flag: bool = False,
     texts: Annotated[list[str] | None, typer.Option()] = None,
     numbers: Annotated[list[int] | None, typer.Option(max=10)] = None,
-    at_least_one: Annotated[list[str], typer.Option()] = ...,  # type: ignore[assignment]
+    at_least_one: Annotated[list[str], typer.Option()] = ...,
 ) -> None: ...
 
 
