@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Iterator
 
-from prometheus_client.metrics_core import Metric
+from prometheus_client.metrics_core import CounterMetricFamily, Metric
 
 from cluster.core.core import Core
 from cluster.metrics import gauge
@@ -31,6 +31,14 @@ def disk_gauges(core: Core) -> Iterator[Metric]:
         "Rate to which RocksDB holds writes, because it falls behind; 0 while it holds none",
         index.delayed_write_bytes_per_s,
     )
+    stalls = CounterMetricFamily(
+        "keelmq_index_stalls",
+        "How often RocksDB has stopped all writes, or begun to delay them; while they are stopped, the node stands",
+        labels=["kind"],
+    )
+    stalls.add_metric(["stop"], index.write_stops)
+    stalls.add_metric(["delay"], index.write_delays)
+    yield stalls
 
 
 def _size_bytes(core: Core) -> int:

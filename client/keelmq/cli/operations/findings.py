@@ -215,7 +215,8 @@ def short_resources(seen: Seen) -> Iterator[Finding]:
             step = f"raise the limit of open files (ulimit -n) to {FILES_MIN} or more"
             yield Finding("few_files", "warning", f"node {node_id} may open few files", evidence, step)
         yield from _short_connections(node_id, seen.before.get(node_id), shown)
-        if shown.value("keelmq_index_writes_stopped") or shown.value("keelmq_index_delayed_write_bytes_per_second"):
+        stalls = increase(seen.before.get(node_id, shown), shown, "keelmq_index_stalls_total")
+        if stalls or shown.value("keelmq_index_delayed_write_bytes_per_second"):
             evidence = f"{shown.value('keelmq_index_pending_compaction_bytes') / 1e6:.0f} MB wait for compaction"
             step = "iostat -x 1 on that machine"
             yield Finding("index_stalled", "warning", f"RocksDB holds the writes of node {node_id}", evidence, step)
