@@ -14,6 +14,7 @@ BEHIND_ENTRIES: Final = 10_000
 SYNC_S: Final = 0.1
 COMMIT_S: Final = 0.5
 LOOP_S: Final = 0.1
+TIMER_S: Final = 5.0
 FREE_SHARE: Final = 0.1
 USED_SHARE: Final = 0.8
 FILES_MIN: Final = 4_096
@@ -194,6 +195,7 @@ def slow_nodes(seen: Seen) -> Iterator[Finding]:
         ("sync_slow", "keelmq_fsync_seconds", 0.99, SYNC_S, "syncs its log slowly", "iostat -x 1 on that machine"),
         ("commit_slow", "keelmq_commit_seconds", 0.99, COMMIT_S, "commits slowly", STATUS),
         ("loop_late", "keelmq_loop_delay_seconds", 0.9, LOOP_S, "has a late event loop", "top on that machine"),
+        ("timers_late", "keelmq_timer_lateness_seconds", 0.99, TIMER_S, "delivers delayed messages late", STATUS),
     )
     for node_id, after in seen.after.items():
         for code, name, share, limit_s, what, step in limits:
