@@ -25,7 +25,11 @@ def disk_gauges(core: Core) -> Iterator[Metric]:
     )
     yield gauge("keelmq_index_compactions_running", "Compactions of the index under way", index.running_compactions)
     yield gauge("keelmq_index_flushes_running", "Flushes of the index under way", index.running_flushes)
-    yield gauge("keelmq_index_writes_stopped", "1 while RocksDB stops all writes", index.is_write_stopped)
+    yield gauge(
+        "keelmq_index_writes_stopped",
+        "1 while RocksDB stops all writes; a node that writes then stands, and shows nothing",
+        index.is_write_stopped,
+    )
     yield gauge(
         "keelmq_index_delayed_write_bytes_per_second",
         "Rate to which RocksDB holds writes, because it falls behind; 0 while it holds none",
