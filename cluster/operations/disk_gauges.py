@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Iterator
 
-from prometheus_client.metrics_core import Metric
+from prometheus_client.metrics_core import CounterMetricFamily, Metric
 
 from cluster.core.core import Core
 from cluster.metrics import gauge
@@ -25,12 +25,24 @@ def disk_gauges(core: Core) -> Iterator[Metric]:
     )
     yield gauge("keelmq_index_compactions_running", "Compactions of the index under way", index.running_compactions)
     yield gauge("keelmq_index_flushes_running", "Flushes of the index under way", index.running_flushes)
-    yield gauge("keelmq_index_writes_stopped", "1 while RocksDB stops all writes", index.is_write_stopped)
+    yield gauge(
+        "keelmq_index_writes_stopped",
+        "1 while RocksDB stops all writes; a node that writes then stands, and shows nothing",
+        index.is_write_stopped,
+    )
     yield gauge(
         "keelmq_index_delayed_write_bytes_per_second",
         "Rate to which RocksDB holds writes, because it falls behind; 0 while it holds none",
         index.delayed_write_bytes_per_s,
     )
+    stalls = CounterMetricFamily(
+        "keelmq_index_stalls",
+        "How often RocksDB has stopped all writes, or begun to delay them; while they are stopped, the node stands",
+        labels=["kind"],
+    )
+    stalls.add_metric(["stop"], index.write_stops)
+    stalls.add_metric(["delay"], index.write_delays)
+    yield stalls
 
 
 def _size_bytes(core: Core) -> int:

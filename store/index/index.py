@@ -16,6 +16,7 @@ and `applied_index` would no longer tell which effects are there. See docs/index
 import contextlib
 import errno
 import os
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -67,6 +68,11 @@ class IndexFigures(NamedTuple):
     running_flushes: int
     is_write_stopped: bool
     delayed_write_bytes_per_s: int
+    write_stops: int
+    """How often RocksDB has stopped all writes since the start: only this tells of it, for the thread that writes, and
+    with it the process, stands until RocksDB goes on."""
+    write_delays: int
+    """How often it has begun to slow them down."""
     """Rate to which RocksDB holds writes, because flushes or compactions do not keep up; 0 while it holds none."""
 
 
@@ -213,6 +219,12 @@ class Index:
         def number(name: str) -> int:
             return int(self._database.property_int_value(f"rocksdb.{name}") or 0)
 
+        counted = self._database.property_value("rocksdb.cf-write-stall-stats") or ""
+
+        def stalls(kind: str) -> int:
+            found = re.search(rf"total-{kind}: (\d+)", counted)
+            return int(found[1]) if found is not None else 0
+
         return IndexFigures(
             file_bytes=number("total-sst-files-size"),
             memtable_bytes=number("cur-size-all-mem-tables"),
@@ -221,6 +233,8 @@ class Index:
             running_flushes=number("num-running-flushes"),
             is_write_stopped=bool(number("is-write-stopped")),
             delayed_write_bytes_per_s=number("actual-delayed-write-rate"),
+            write_stops=stalls("stops"),
+            write_delays=stalls("delays"),
         )
 
     def last(self, begin: bytes, end: bytes) -> tuple[bytes, bytes] | None:

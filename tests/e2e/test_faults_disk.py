@@ -141,18 +141,28 @@ def test_writes_stop_before_the_disk_is_full(tmp_path: Path) -> None:
         assert b"keelmq_disk_is_low 1.0" in node.request("GET", "/metrics").body
 
 
-def inject(node: NodeProcess, what: str) -> "subprocess.Popen[bytes]":
-    """Attach strace to the running node."""
+def inject(node: NodeProcess, what: str, threads: str | None = None) -> "subprocess.Popen[bytes]":
+    """Attach strace to the running node, or to those of its threads whose names begin so."""
     call = what.partition(":")[0]
-    command = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}", "-e", f"inject={what}"]
-    tracer = subprocess.Popen([*command, "-p", str(node.pid)], stderr=subprocess.PIPE)
+    command = ["strace", "-qq", "-o", "/dev/null", "-e", f"trace={call}", "-e", f"inject={what}"]
+    tasks = Path(f"/proc/{node.pid}/task")
+    traced = (
+        [node.pid]
+        if threads is None
+        else [int(each.name) for each in tasks.iterdir() if (each / "comm").read_text().startswith(threads)]
+    )
+    assert traced, f"no thread is called {threads}"
+    if threads is None:
+        command.append("-f")
+    tracer = subprocess.Popen(
+        [*command, *(part for each in traced for part in ("-p", str(each)))], stderr=subprocess.PIPE
+    )
 
     def attached() -> bool:
         if tracer.poll() is not None:
             assert tracer.stderr is not None
             raise AssertionError(f"strace ended: {tracer.stderr.read().decode().strip()}")
-        status = Path(f"/proc/{node.pid}/status").read_text()
-        return f"TracerPid:\t{tracer.pid}" in status
+        return all(f"TracerPid:\t{tracer.pid}" in (tasks / str(each) / "status").read_text() for each in traced)
 
     wait_for(attached, "strace to attach")
     return tracer

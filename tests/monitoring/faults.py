@@ -1,11 +1,13 @@
 """Faults of a real cluster, each with the alerts that it has to raise, and its end."""
 
 import contextlib
+import re
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from itertools import count
 from pathlib import Path
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -22,16 +24,32 @@ OPTIONS: Final = (
     *("--election-timeout-ms", "500", "--heartbeat-ms", "50", "--segment-bytes", str(2 * MIB)),
     *("--min-free-bytes", str(MIN_FREE_BYTES), "--check-immunity-ms", "600000"),
     *("--check-interval-ms", "500", "--check-max", "2"),
+    *("--retention-check-ms", "500", "--log-held-alarm-bytes", str(MIB)),
     *("--log-sync", "thread"),  # strace can slow down a thread, and not the kernel
 )
 CLOCK_AHEAD_NS: Final = 5 * 10**9
 STOPPED_S: Final = 1.5
 """A node that is stopped for this long has stalled, and nobody needs it meanwhile."""
 SLOW_SYNC: Final = "fdatasync:delay_enter=400000"
+SLOWER_SYNC: Final = "fdatasync:delay_enter=700000"
+"""On two of three disks, a commit takes longer than the alert allows."""
+HANGING_SYNC: Final = "fdatasync:delay_enter=15000000"
+"""A node that has applied nothing for 5 s is behind."""
+SLOW_FLUSH: Final = "fdatasync,fsync,sync_file_range:delay_enter=4000000"
+STALLED: Final = re.compile(rb"^keelmq_index_stalls_total\{.*\} [1-9]", re.MULTILINE)
+BATCH_IDS: Final = 6_400
+ID_BYTES: Final = 128
+"""So many ids of this length are as much as a request can add to the index: more than 1 MB."""
+DELAY_MS: Final = 2_000
+LATE_MS: Final = 6_000
+"""More than the alert allows a delayed message to be late."""
+BODY: Final = "x" * (MIB // 4)
+HELD_BODIES: Final = 12
 TOPIC: Final = "orders"
 GROUP: Final = "shop"
 ONE_MESSAGE: Final = {"messages": [{"body": "1"}]}
 REFUSED_SENDS: Final = 30
+NEXT_NODE: Final = "tests.versions.next_node"
 CHANGES: Final = 7
 """Changes of leader within the window of the alert, which allows four."""
 
@@ -132,6 +150,41 @@ class Faults:
         self.call("POST", "/v1/transactions/d/rollback", by_force)
 
     @contextlib.contextmanager
+    def log_held(self) -> Iterator[None]:
+        """Have a transaction that nobody decides hold what is sent after it, though all messages are purged."""
+        half = {"transaction_id": "h", "producer_group": "p", "messages": [{"topic": TOPIC, "body": "1"}]}
+        self.call("POST", "/v1/transactions", half)
+        self._fill_log()
+        yield
+        self.call("POST", "/v1/transactions/h/rollback", {"source": "producer"})
+
+    @contextlib.contextmanager
+    def filling_disk(self) -> Iterator[None]:
+        self._fill_log()
+        yield
+
+    def _fill_log(self) -> None:
+        for _ in range(HELD_BODIES):
+            self.call("POST", f"/v1/topics/{TOPIC}/messages", {"messages": [{"body": BODY}]})
+        self.call("POST", f"/v1/topics/{TOPIC}/purge", {})
+        self.commit(self.end_of_queue())
+
+    @contextlib.contextmanager
+    def late_timers(self) -> Iterator[None]:
+        """Have no majority while a message becomes due, and for longer than the alert allows."""
+        message = {"body": "1", "delay_ms": DELAY_MS}
+        answer = self.call("POST", f"/v1/topics/{TOPIC}/messages", {"messages": [message]})
+        late_ms = answer["results"][0]["deliver_at_ms"] + LATE_MS
+        followers = self._followers()
+        for node in followers:
+            node.pause()
+        wait_for(lambda: time.time() * 1000 > late_ms, "the message to be late")
+        for node in followers:
+            node.resume()
+        yield
+        self.commit(self.end_of_queue())
+
+    @contextlib.contextmanager
     def no_space(self) -> Iterator[None]:
         """Leave too little space on all disks, while a producer goes on sending."""
         ballasts = [node.data_dir / "ballast" for node in self.cluster.alive()]
@@ -174,15 +227,50 @@ class Faults:
 
     @contextlib.contextmanager
     def slow_sync(self) -> Iterator[None]:
-        tracer = inject(self.cluster.follower(), SLOW_SYNC)
+        with self._delayed(SLOW_SYNC, self.cluster.follower()):
+            yield
+
+    @contextlib.contextmanager
+    def slow_commits(self) -> Iterator[None]:
+        with self._delayed(SLOWER_SYNC, *self._followers()):
+            yield
+
+    @contextlib.contextmanager
+    def hanging_sync(self) -> Iterator[None]:
+        with self._delayed(HANGING_SYNC, self.cluster.follower()):
+            yield
+
+    def _followers(self) -> list[NodeProcess]:
+        leader = self.cluster.wait_leader()
+        return [node for node in self.cluster.alive() if node is not leader]
+
+    @contextlib.contextmanager
+    def stalled_index(self) -> Iterator[None]:
+        """Have the index of one node written faster than its slow disk takes it."""
+        node = self.cluster.follower()
+        with self._delayed(SLOW_FLUSH, node, threads="rocksdb"):
+            for batch in count():
+                ids = (f"{batch}.{place}.".ljust(ID_BYTES, "x") for place in range(BATCH_IDS))
+                messages = [{"message_id": each, "body": ""} for each in ids]
+                self.call("POST", f"/v1/topics/{TOPIC}/messages", {"messages": messages})
+                if STALLED.search(node.request("GET", "/metrics").body):
+                    break
+            yield
+        self.call("POST", f"/v1/topics/{TOPIC}/purge", {})
+
+    @contextlib.contextmanager
+    def _delayed(self, what: str, *nodes: NodeProcess, threads: str | None = None) -> Iterator[None]:
+        """Delay calls of these nodes, and send messages."""
+        tracers = [inject(node, what, threads) for node in nodes]
         try:
             for _ in range(3):
                 self.send()
             yield
         finally:
-            tracer.send_signal(signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                tracer.wait(timeout=30)
+            for tracer in tracers:
+                tracer.send_signal(signal.SIGTERM)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    tracer.wait(timeout=30)
             self.commit(self.end_of_queue())
 
     @contextlib.contextmanager
@@ -192,6 +280,19 @@ class Faults:
         time.sleep(STOPPED_S)
         node.resume()
         yield
+
+    @contextlib.contextmanager
+    def other_version(self) -> Iterator[None]:
+        node = self.cluster.follower()
+        module = node.module
+        self._restart(node, NEXT_NODE)
+        yield
+        self._restart(node, module)
+
+    def _restart(self, node: NodeProcess, module: str) -> None:
+        node.terminate()
+        node.module = module
+        self._start(node)
 
     @contextlib.contextmanager
     def leader_changes(self) -> Iterator[None]:
@@ -255,6 +356,7 @@ def _empty(directory: Path) -> None:
 
 
 FAULTS: Final[tuple[Fault[Faults], ...]] = (
+    Fault("log-held", ("KeelMQLogHeld",), Faults.log_held),
     Fault("lag", ("KeelMQConsumerLag",), Faults.lag),
     Fault("dead-letter", ("KeelMQDeadLetters",), Faults.dead_letter),
     Fault("undecided", ("KeelMQTransactionsUndecided",), Faults.undecided),
@@ -262,7 +364,13 @@ FAULTS: Final[tuple[Fault[Faults], ...]] = (
     Fault("no-space", ("KeelMQWritesRefused", "KeelMQRequestsFail"), Faults.no_space, SMALL_DISK),
     Fault("clock", ("KeelMQClocksApart",), Faults.wrong_clock),
     Fault("low-disk", ("KeelMQDiskLow", "KeelMQCriticalAlarm"), Faults.low_disk, SMALL_DISK),
+    Fault("filling-disk", ("KeelMQDiskFillsSoon",), Faults.filling_disk, SMALL_DISK),
     Fault("slow-sync", ("KeelMQSyncSlow",), Faults.slow_sync, TRACING),
+    Fault("slow-commits", ("KeelMQCommitSlow",), Faults.slow_commits, TRACING),
+    Fault("hanging-sync", ("KeelMQNodeBehind",), Faults.hanging_sync, TRACING),
+    Fault("stalled-index", ("KeelMQIndexStalled",), Faults.stalled_index, TRACING),
+    Fault("late-timers", ("KeelMQTimersLate",), Faults.late_timers),
+    Fault("other-version", ("KeelMQVersionsDiffer",), Faults.other_version),
     Fault("stalled-loop", ("KeelMQLoopSaturated",), Faults.stalled_loop),
     Fault("leader-changes", ("KeelMQLeaderChangesOften",), Faults.leader_changes),
     Fault("new-disk", ("KeelMQReplicaUnsound",), Faults.new_disk),

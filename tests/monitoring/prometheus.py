@@ -34,7 +34,7 @@ def shortened(rules: str) -> str:
     groups and transactions. Expressions stay as they are otherwise.
     """
     rules = re.sub(r"^( +for:) \w+$", r"\1 0s", rules, flags=re.MULTILINE)
-    return re.sub(r"\[\d+m\]", f"[{WINDOW}]", rules).replace(PATIENT_S, IMPATIENT_S)
+    return re.sub(r"\[\d+[mh]\]", f"[{WINDOW}]", rules).replace(PATIENT_S, IMPATIENT_S)
 
 
 class Prometheus:

@@ -1,7 +1,7 @@
 """Administration calls for programs: the operations of the `keelmq` command. Answers are structs."""
 
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import quote
 
 from keelmq.admin.backups import BackupBegun
@@ -33,11 +33,13 @@ from keelmq.limits import (
     check_topic,
     check_transaction_id,
 )
-from keelmq.log.log_events import EventsPage
 from keelmq.producing.scheduled import cancel_scheduled
 from keelmq.transport.connection import Connection
 from keelmq.transport.retry import Deadline
 from keelmq.wire import APPLIED_INDEX_HEADER, CLUSTER_UID_HEADER, NEXT_EVENT_HEADER, NEXT_INDEX_HEADER
+
+if TYPE_CHECKING:
+    from keelmq.log.log_events import EventsPage
 
 PAGE_MAX: Final = LIST_MAX
 """Maximum number of entries in one page of a list."""
@@ -308,13 +310,15 @@ class Admin:
         max_bytes: int = LOG_BYTES,
         blocks: bool = True,
         anywhere: bool = False,
-    ) -> EventsPage:
+    ) -> "EventsPage":
         """Return a page of the message events of the log entries `from_index` <= index < `to_index`.
 
         The page ends where the answering node has applied the log; continue with its `next_index` and `next_event`.
         With `anywhere`, any node may answer, including one that lags behind. Raises LogRangeRemoved when the node no
         longer has these entries.
         """
+        from keelmq.log.log_events import EventsPage  # brings what decodes blocks
+
         query = {
             "from_index": from_index,
             "from_event": from_event,

@@ -3,6 +3,8 @@
 from typing import Annotated, Final
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from keelmq.cli import contexts, lazy, output
 from keelmq.version import VERSION
@@ -39,12 +41,12 @@ app = typer.Typer(
     cls=lazy.group_of(SUMMARIES),
     name="keelmq",
     no_args_is_help=True,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": lazy.HELP_OPTIONS, "max_content_width": 120},
     help="KeelMQ from the shell: topics, messages, transactions, groups, the cluster, its log and certificates.\n\n"
-    "Nodes are found by [bold]--servers[/bold], KEELMQ_SERVERS or a context (keelmq context), "
-    "a token in KEELMQ_TOKEN_FILE or KEELMQ_TOKEN. Every command takes [bold]--json[/bold]. "
+    "Nodes are found by --servers, KEELMQ_SERVERS or a context (keelmq context), "
+    "a token in KEELMQ_TOKEN_FILE or KEELMQ_TOKEN. Every command takes --json. "
     "Exit codes: 0 done, 1 error, 2 usage, 3 something to do, 130 interrupted.",
     epilog="Examples:\n\n    keelmq topic create orders --queues 8\n\n"
     "    keelmq send orders 'hello' --message-id order-1\n\n"
@@ -126,7 +128,9 @@ def _root(
 
 def main() -> None:
     """Run the `keelmq` command."""
+    command = get_command(app)
+    assert isinstance(command, TyperGroup)
     try:
-        app()
+        lazy.trimmed(command)()
     finally:
         output.flush()

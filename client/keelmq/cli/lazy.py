@@ -2,11 +2,19 @@
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
+
+from keelmq.cli.parameters import plain
+
+C = TypeVar("C", bound=TyperCommand | TyperGroup)
+
+HELP_OPTIONS: Final = ["-h", "--help"]
+AS_WRITTEN: Final = "\b\n"
+"""Begins a paragraph whose lines are not broken anew."""
 
 
 class LazyCommand(TyperCommand):
@@ -14,7 +22,7 @@ class LazyCommand(TyperCommand):
 
     def __init__(self, module: str, summary: str) -> None:
         """Create the command of `keelmq.cli.<module>`; the last part of that name is the command's name."""
-        super().__init__(module.rpartition(".")[2], help=summary)
+        super().__init__(module.rpartition(".")[2], help=summary, short_help=summary)
         self.module = module
 
     def load(self) -> TyperCommand | TyperGroup:
@@ -24,7 +32,7 @@ class LazyCommand(TyperCommand):
         """
         name = str(self.name)
         module = import_module(f"keelmq.cli.{self.module}")
-        parent = typer.Typer(rich_markup_mode="rich")
+        parent = typer.Typer(rich_markup_mode=None)
         parent.callback()(_nothing)
         if hasattr(module, "app"):
             parent.add_typer(module.app, name=name)
@@ -34,7 +42,7 @@ class LazyCommand(TyperCommand):
         assert isinstance(group, TyperGroup)
         command = group.commands[name]
         assert isinstance(command, TyperCommand | TyperGroup)
-        return command
+        return trimmed(command)
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
         """Return the context of the loaded command, so that this one is invoked, completed and explained."""
@@ -51,6 +59,24 @@ def group_of(summaries: Mapping[str, str]) -> type[TyperGroup]:
                 self.add_command(LazyCommand(module, summary))
 
     return LazyGroup
+
+
+def trimmed(command: C) -> C:
+    """Have a command, and all commands of a group, start with less to import, and return it.
+
+    Its parameters are plain ones. In its help each line of the examples can be copied, and lists of commands have whole
+    first paragraphs.
+    """
+    command.params = [plain(each) for each in command.params]
+    help_option = command.get_help_option(typer.Context(command, help_option_names=HELP_OPTIONS))
+    if help_option is not None:
+        help_option.default = False  # the absence of a value would be converted
+    command.short_help = command.short_help or (command.help or "").split("\n\n")[0].replace("\n", " ")
+    if command.epilog:
+        command.epilog = "\n\n".join(AS_WRITTEN + each for each in command.epilog.split("\n\n"))
+    for child in getattr(command, "commands", {}).values():
+        trimmed(child)
+    return command
 
 
 def _nothing() -> None: ...

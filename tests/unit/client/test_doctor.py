@@ -32,7 +32,7 @@ keelmq_http_connections_closed_total{{reason="handshake"}} 7.0
 keelmq_http_connections_reserved_total 7.0
 keelmq_admin_connections_closed_total{{reason="idle"}} 7.0
 keelmq_admin_connections_reserved_total 7.0
-keelmq_index_writes_stopped 0.0
+keelmq_index_stalls_total{{kind="stop"}} 3.0
 keelmq_index_delayed_write_bytes_per_second 0.0
 keelmq_clock_offset_seconds{{node_id="2"}} -0.1
 keelmq_peer_certificate_expires_timestamp_seconds {NOW_S + 90 * 86_400}
@@ -44,10 +44,10 @@ keelmq_consumer_lag_seconds{{group="g",queue="0",topic="t"}} 10.0
 """
 FAST: Final = 'keelmq_{0}_seconds_bucket{{le="0.01"}} {1}\nkeelmq_{0}_seconds_bucket{{le="+Inf"}} {1}\n'
 SLOW: Final = (
-    'keelmq_{0}_seconds_bucket{{le="0.01"}} 0\nkeelmq_{0}_seconds_bucket{{le="1.0"}} {1}\n'
+    'keelmq_{0}_seconds_bucket{{le="0.01"}} 0\nkeelmq_{0}_seconds_bucket{{le="30.0"}} {1}\n'
     'keelmq_{0}_seconds_bucket{{le="+Inf"}} {1}\n'
 )
-KINDS: Final = ("fsync", "commit", "loop_delay")
+KINDS: Final = ("fsync", "commit", "loop_delay", "timer_lateness")
 
 
 def status(node_id: int, **changes: Any) -> ClusterStatus:
@@ -146,6 +146,7 @@ BROKEN: Final = [
     ("sync_slow", with_slow("fsync")),
     ("commit_slow", with_slow("commit")),
     ("loop_late", with_slow("loop_delay")),
+    ("timers_late", with_slow("timer_lateness")),
     ("disk_low", with_metrics(keelmq_disk_free_bytes=9e9)),
     ("few_files", with_metrics(process_max_fds=1024)),
     ("few_files", with_metrics(process_open_fds=19_000)),
@@ -155,7 +156,8 @@ BROKEN: Final = [
     ("few_connections", with_metrics(keelmq_http_connections_reserved_total=8)),
     ("few_admin_connections", with_metrics(keelmq_admin_connections_closed_total=9)),
     ("few_admin_connections", with_metrics(keelmq_admin_connections_reserved_total=8)),
-    ("index_stalled", with_metrics(keelmq_index_writes_stopped=1)),
+    ("index_stalled", with_metrics(keelmq_index_stalls_total=4)),
+    ("index_stalled", with_metrics(keelmq_index_delayed_write_bytes_per_second=16e6)),
     ("clock_wrong", with_metrics(keelmq_clock_offset_seconds=-0.9)),
     ("certificate_ends", with_metrics(keelmq_peer_certificate_expires_timestamp_seconds=NOW_S + 86_400)),
     ("transactions_undecided", with_metrics(keelmq_transactions_undecided_age_seconds=400)),
@@ -242,5 +244,5 @@ def test_counters_and_histograms_are_compared() -> None:
     assert increase(Reading("x_total 5"), Reading("x_total 8"), "x_total") == 3
     assert increase(Reading("x_total 5"), Reading("x_total 2"), "x_total") == 2
     before, after = Reading(FAST.format("fsync", 10)), Reading(SLOW.format("fsync", 20))
-    assert quantile(before, after, "keelmq_fsync_seconds", 0.99) == 1.0
+    assert quantile(before, after, "keelmq_fsync_seconds", 0.99) == 30.0
     assert quantile(after, after, "keelmq_fsync_seconds", 0.99) is None

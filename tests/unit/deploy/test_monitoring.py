@@ -28,16 +28,6 @@ ALERTS: Final = re.findall(r"- alert: (\w+)$", RULES, re.MULTILINE)
 EXPRESSION: Final = re.compile(r"- alert: (\w+)\n +expr: \|-\n((?: {10}.*\n)+)")
 METRIC: Final = re.compile(r"\b(?:keelmq|process|python)_\w+")
 COMMAND: Final = re.compile(r"`(keelmq [^`]+)`")
-WITHOUT_FAULT: Final = {
-    "KeelMQNodeBehind",  # 10,000 entries, or 5 s without applying any
-    "KeelMQVersionsDiffer",  # nodes of another version
-    "KeelMQDiskFillsSoon",  # an hour of measurements
-    "KeelMQIndexStalled",  # more writes than RocksDB compacts
-    "KeelMQLogHeld",  # segments beyond their retention
-    "KeelMQCommitSlow",  # two slow disks at once
-    "KeelMQTimersLate",  # a leader that is late by seconds
-}
-"""Alerts that no fault of tests/monitoring raises, each with what that would take."""
 PARTS: Final = ["Means", "Look", "Do"]
 
 
@@ -85,11 +75,10 @@ def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
     assert incomplete == []
 
 
-def test_every_alert_is_raised_by_a_fault_of_real_nodes_or_is_known_not_to_be() -> None:
+def test_every_alert_is_raised_by_a_fault_of_real_nodes() -> None:
     raised = {alert for fault in FAULTS for alert in fault.alerts}
     raised |= {alert for fault in CLOSED_FAULTS for alert in fault.alerts} | set(CERTIFICATE_ALERTS)
-    assert raised | WITHOUT_FAULT == set(ALERTS)
-    assert not raised & WITHOUT_FAULT
+    assert raised == set(ALERTS)
 
 
 def test_links_to_runbooks_lead_to_sections() -> None:

@@ -277,3 +277,21 @@ def test_a_key_costs_a_few_blocks_however_many_there_are(tmp_path: Path, monkeyp
         assert index.get(b"k%012d-missing" % (number * 1_999)) is None
     assert (bytes_read() - before) / lookups < 32 * 1024
     index.close()
+
+
+def test_stalls_are_counted_though_nothing_runs_while_they_last(index: Index) -> None:
+    """The number of files at level 0 stands for a disk that does not keep up."""
+    assert (index.figures().write_delays, index.figures().write_stops) == (0, 0)
+    limits = {"level0_slowdown_writes_trigger": "1", "level0_stop_writes_trigger": "2"}
+    index._database.set_options({"level0_file_num_compaction_trigger": "100", **limits})
+    for key in (b"a", b"b"):
+        index.put(key, b"1")
+        index.commit()
+        index.flush()
+    assert index.figures().write_delays >= 1
+    assert index.figures().write_stops == 1
+    index._database.set_options(dict.fromkeys(limits, "50"))
+    index.put(b"c", b"1")
+    index.commit()
+    assert not index.figures().is_write_stopped
+    assert index.figures().write_stops == 1

@@ -14,6 +14,7 @@ BEHIND_ENTRIES: Final = 10_000
 SYNC_S: Final = 0.1
 COMMIT_S: Final = 0.5
 LOOP_S: Final = 0.1
+TIMER_S: Final = 5.0
 FREE_SHARE: Final = 0.1
 USED_SHARE: Final = 0.8
 FILES_MIN: Final = 4_096
@@ -194,6 +195,7 @@ def slow_nodes(seen: Seen) -> Iterator[Finding]:
         ("sync_slow", "keelmq_fsync_seconds", 0.99, SYNC_S, "syncs its log slowly", "iostat -x 1 on that machine"),
         ("commit_slow", "keelmq_commit_seconds", 0.99, COMMIT_S, "commits slowly", STATUS),
         ("loop_late", "keelmq_loop_delay_seconds", 0.9, LOOP_S, "has a late event loop", "top on that machine"),
+        ("timers_late", "keelmq_timer_lateness_seconds", 0.99, TIMER_S, "delivers delayed messages late", STATUS),
     )
     for node_id, after in seen.after.items():
         for code, name, share, limit_s, what, step in limits:
@@ -215,7 +217,8 @@ def short_resources(seen: Seen) -> Iterator[Finding]:
             step = f"raise the limit of open files (ulimit -n) to {FILES_MIN} or more"
             yield Finding("few_files", "warning", f"node {node_id} may open few files", evidence, step)
         yield from _short_connections(node_id, seen.before.get(node_id), shown)
-        if shown.value("keelmq_index_writes_stopped") or shown.value("keelmq_index_delayed_write_bytes_per_second"):
+        stalls = increase(seen.before.get(node_id, shown), shown, "keelmq_index_stalls_total")
+        if stalls or shown.value("keelmq_index_delayed_write_bytes_per_second"):
             evidence = f"{shown.value('keelmq_index_pending_compaction_bytes') / 1e6:.0f} MB wait for compaction"
             step = "iostat -x 1 on that machine"
             yield Finding("index_stalled", "warning", f"RocksDB holds the writes of node {node_id}", evidence, step)
