@@ -142,7 +142,7 @@ def test_the_last_process_that_ends_removes_the_file_of_claims(tmp_path: Path) -
 
 
 def test_claims_outlive_the_file(tmp_path: Path) -> None:
-    """It is removed by hand, or by a process that saw no lock: this one had opened the file and claimed nothing yet."""
+    """Whoever removes it may have seen no lock: this process had opened the file and claimed nothing yet."""
     path = tmp_path / "ports"
     claimed = ClaimedPorts(path)
     assert claimed.claim(10_001)

@@ -43,7 +43,7 @@ def test_syncs_follow_each_other(file: PosixFile) -> None:
 
 
 def test_beginning_a_sync_lets_no_other_thread_have_the_interpreter(file: PosixFile) -> None:
-    """Beside a thread that computes, a call that releases the GIL has it back after a switch interval or more."""
+    """A call that releases the GIL beside a thread that computes has it back after a switch interval or more."""
     sync = kernel_sync(file)
     turns, has_begun, is_over = [0], threading.Event(), threading.Event()
 

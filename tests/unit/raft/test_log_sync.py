@@ -161,7 +161,7 @@ async def test_no_other_sync_follows_one_that_covers_everything() -> None:
 
 
 async def test_another_sync_follows_one_of_entries_that_were_cut_and_written_anew() -> None:
-    """They end at the same place of the log."""
+    """Both logs end at the same place."""
     parts, syncer = by_hand()
     parts.append()
     parts.log.truncate_from(2)
