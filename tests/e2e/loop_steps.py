@@ -16,9 +16,9 @@ from tests.e2e.cluster_process import NodeProcess
 STEP_MS_MAX: Final = 20
 """The bound for the costliest requests within the limits (test_loop_steps.py), as the least of all attempts."""
 ATTEMPTS_MAX: Final = 4
-BUSY_STEP_MS_MAX: Final = 60
-"""The bound for all other tests: on a machine that is busy, cores and caches that others use make the processor time of
-a step up to twice as long.
+BUSY_STEP_MS_MAX: Final = 100
+"""The bound for all other tests, of one attempt: cores, caches and memory that others use, and time that the machine
+takes from its guest, count as processor time. A refused request of 12 MB had 62 ms at a load of 14.
 """
 VARIABLE: Final = f"{ENVIRONMENT_PREFIX}LOOP_STEP_MS_MAX"
 LOGGED: Final = "a step of the event loop took"
