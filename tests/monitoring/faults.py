@@ -7,7 +7,6 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from itertools import count
 from pathlib import Path
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -35,11 +34,12 @@ SLOWER_SYNC: Final = "fdatasync:delay_enter=700000"
 """On two of three disks, a commit takes longer than the alert allows."""
 HANGING_SYNC: Final = "fdatasync:delay_enter=15000000"
 """A node that has applied nothing for 5 s is behind."""
-SLOW_FLUSH: Final = "fdatasync,fsync,sync_file_range:delay_enter=4000000"
-STALLED: Final = re.compile(rb"^keelmq_index_stalls_total\{.*\} [1-9]", re.MULTILINE)
+NO_FLUSH: Final = "fdatasync,fsync,sync_file_range:delay_enter=600000000"
+BATCHES_MAX: Final = 24
 BATCH_IDS: Final = 6_400
 ID_BYTES: Final = 128
-"""So many ids of this length are as much as a request can add to the index: more than 1 MB."""
+"""So many batches of so many ids, as many and as long as a request may have them, are more of the index than RocksDB
+keeps in memory."""
 DELAY_MS: Final = 2_000
 LATE_MS: Final = 6_000
 """More than the alert allows a delayed message to be late."""
@@ -246,17 +246,21 @@ class Faults:
 
     @contextlib.contextmanager
     def stalled_index(self) -> Iterator[None]:
-        """Have the index of one node written faster than its slow disk takes it."""
+        """Have the index of one node written while its disk takes nothing, until RocksDB stops the writes, and with
+        them the node.
+        """
         node = self.cluster.follower()
-        with self._delayed(SLOW_FLUSH, node, threads="rocksdb"):
-            for batch in count():
+        silent = re.compile(rf'^keelmq_peer_connected{{.*node_id="{node.node_id}".*}} 0'.encode(), re.MULTILINE)
+        with self._delayed(NO_FLUSH, node, threads="rocksdb"):
+            for batch in range(BATCHES_MAX):
                 ids = (f"{batch}.{place}.".ljust(ID_BYTES, "x") for place in range(BATCH_IDS))
-                messages = [{"message_id": each, "body": ""} for each in ids]
+                messages = [{"message_id": each, "body": "1"} for each in ids]
                 self.call("POST", f"/v1/topics/{TOPIC}/messages", {"messages": messages})
-                if STALLED.search(node.request("GET", "/metrics").body):
+                if silent.search(self.cluster.wait_leader().request("GET", "/metrics").body):
                     break
-            yield
+        yield  # it tells of it now
         self.call("POST", f"/v1/topics/{TOPIC}/purge", {})
+        self.commit(self.end_of_queue())
 
     @contextlib.contextmanager
     def _delayed(self, what: str, *nodes: NodeProcess, threads: str | None = None) -> Iterator[None]:
