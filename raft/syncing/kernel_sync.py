@@ -62,8 +62,7 @@ class KernelSync:
         setup, destroy, get_events, submit = map(ctypes.c_long, numbers)
         # Without releasing the GIL: none of these calls waits, but the last one while a sync is under way. Who releases
         # it waits for it again, a switch interval for each thread that computes.
-        library = ctypes.PyDLL(None, use_errno=True)
-        self._call, self._give_core_away = library.syscall, library.sched_yield
+        self._call = ctypes.PyDLL(None, use_errno=True).syscall
         self._call.restype = ctypes.c_long
         context = ctypes.c_ulong(0)
         self.descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -112,8 +111,6 @@ class KernelSync:
             self._require_one(self._submit)
         except OSError as error:
             raise disk_error("fdatasync", self.path, error) from error
-        # The kernel's worker is bound to this core, and begins when this thread waits, is preempted, or steps aside.
-        self._give_core_away()
 
     def finish(self) -> DiskError | None:
         try:
