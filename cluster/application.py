@@ -89,10 +89,10 @@ class Services:
             SecurityAlarm(core),
         ):
             self.alarms.add(source.conditions)
-        routes = self._routes()
-        self.application = make_application(core, routes)
+        self.routes = self._routes()
+        self.application = make_application(core, self.routes)
         self.administration = (
-            None if core.admin_connections is None else make_application(core, routes, administers=True)
+            None if core.admin_connections is None else make_application(core, self.routes, administers=True)
         )
         """The application of the listener of administration; None without one."""
 

@@ -164,6 +164,7 @@ class PopApi:
                     "subscription_mismatch",
                     "too_many_groups",
                     "too_many_held",
+                    "message_damaged",
                     *WRITE_ERRORS,
                 ),
                 redirects=True,

@@ -25,7 +25,7 @@ from cluster.http.request_body import hold_of
 from cluster.http.request_body import read_body as read_body
 from cluster.http.request_guard import RequestGuard, require_media_type
 from cluster.http.responses import Response, json_body, msgpack_body
-from cluster.http.routes import ALWAYS_SERVED, AUDIT_PATH, CLUSTER_PATH, JSON, MSGPACK, Route
+from cluster.http.routes import ALWAYS_SERVED, AUDIT_PATH, CLUSTER_PATH, JSON, MSGPACK, Route, needs_the_log
 from cluster.http.writer import SMALL_RESPONSE_BYTES, write_large
 from cluster.limits import JSON_BYTES_MAX
 from cluster.problems import Problem, problem_of
@@ -148,9 +148,9 @@ def make_application(core: Core, routes: Sequence[Route], *, administers: bool =
 
 
 async def _handled(core: Core, request: web.Request, handler: Inner, address: str) -> web.StreamResponse:
-    if request.method == "GET" and core.raft.is_catching_up and _needs_the_log(request.path):
+    if request.method == "GET" and core.raft.is_catching_up and needs_the_log(request.path):
         core.require_bodies()
-    if core.raft.replicas.is_suspect and _needs_the_log(request.path):
+    if core.raft.replicas.is_suspect and needs_the_log(request.path):
         core.require_replica()
     applied_index = core.raft.applied_index  # taken before the handler reads: its answer is at least as new
     response = await handler(request)
@@ -170,10 +170,6 @@ def _require_reserve_for(request: web.Request) -> None:
     """Raise Problem overloaded unless connections in the reserve may serve the request."""
     if request.path not in ALWAYS_SERVED and not request.path.startswith((CLUSTER_PATH, AUDIT_PATH)):
         raise Problem("overloaded", "too many connections, in all or of your address; send it again on another one")
-
-
-def _needs_the_log(path: str) -> bool:
-    return path.startswith("/v1/") and not path.startswith((CLUSTER_PATH, AUDIT_PATH))
 
 
 def response_timeout_s(core: Core) -> float:

@@ -15,13 +15,13 @@ from cluster.http.app import APPLIED_INDEX_HEADER, UNKNOWN_HERE
 from cluster.http.metering import is_free
 from cluster.http.request_guard import METHODS_WITH_BODY
 from cluster.http.responses import ProblemDocument
-from cluster.http.routes import IDEMPOTENCY_KEY, JSON, WRITE_ERRORS, Route
+from cluster.http.routes import IDEMPOTENCY_KEY, JSON, WRITE_ERRORS, Route, needs_the_log
 from cluster.problems import KINDS, PROBLEM_JSON
 from cluster.security.access import PUBLIC
 
 PATH: Final = "/openapi.json"
 ALWAYS_POSSIBLE: Final = ("invalid_request", "cross_origin", "unknown_host", "overloaded", "internal")
-OF_PRINCIPALS: Final = ("unauthenticated", "forbidden")
+OF_PRINCIPALS: Final = ("unauthenticated", "forbidden", "signing_key_awaited")
 """Codes with which every route that is not public may answer when authentication is on."""
 
 _PARAMETER: Final = re.compile(r"{(\w+)}")
@@ -147,21 +147,9 @@ def _responses(route: Route, schemas: _Schemas) -> Json:
         if headers := _headers(route):
             described["headers"] = headers
         responses[str(status)] = described
-    errors = route.errors
-    asks_leader = route.method == "GET" and UNKNOWN_HERE.intersection(errors)
-    if asks_leader:
-        errors = (*errors, "no_leader")
-    if not route.access.is_public:
-        errors = (*errors, *OF_PRINCIPALS)
-    if not is_free(route):
-        errors = (*errors, "quota_exceeded")
-    if not clients_may_have(route):
-        errors = (*errors, "wrong_listener")
-    if route.method in METHODS_WITH_BODY:
-        errors = (*errors, "unsupported_media_type")
-    if route.redirects or asks_leader or not route.access.is_public:
+    if route.redirects or needs_the_log(route.path) or _asks_leader(route) or not route.access.is_public:
         responses["307"] = {"description": "Another node leads: send the same request to Location"}
-    for status, codes in _codes_by_status(errors).items():
+    for status, codes in _codes_by_status(codes_of(route)).items():
         responses[str(status)] = {
             "description": "; ".join(f"{code}: {KINDS[code].title}" for code in codes),
             "content": {
@@ -175,13 +163,33 @@ def _responses(route: Route, schemas: _Schemas) -> Json:
     return responses
 
 
+def codes_of(route: Route) -> tuple[str, ...]:
+    """Return the codes of all problems with which the route may answer."""
+    errors = route.errors
+    if needs_the_log(route.path) or _asks_leader(route):
+        errors = (*errors, "no_leader")
+    if not route.access.is_public:
+        errors = (*errors, *OF_PRINCIPALS)
+    if not is_free(route):
+        errors = (*errors, "quota_exceeded")
+    if not clients_may_have(route):
+        errors = (*errors, "wrong_listener")
+    if route.method in METHODS_WITH_BODY:
+        errors = (*errors, "unsupported_media_type")
+    return tuple(dict.fromkeys((*errors, *ALWAYS_POSSIBLE)))
+
+
+def _asks_leader(route: Route) -> bool:
+    return route.method == "GET" and not UNKNOWN_HERE.isdisjoint(route.errors)
+
+
 def _headers(route: Route) -> Json:
     of_reads = (APPLIED_INDEX_HEADER,) if route.method == "GET" else ()
     return {name: {"schema": {"type": "string"}} for name in (*of_reads, *route.answer_headers)}
 
 
-def _codes_by_status(errors: Sequence[str]) -> Mapping[int, list[str]]:
+def _codes_by_status(codes: Sequence[str]) -> Mapping[int, list[str]]:
     by_status: dict[int, list[str]] = {}
-    for code in dict.fromkeys((*errors, *ALWAYS_POSSIBLE)):
+    for code in codes:
         by_status.setdefault(KINDS[code].status, []).append(code)
     return by_status

@@ -70,3 +70,10 @@ class Route(NamedTuple):
 
 def json_of(kind: type[Response]) -> Mapping[str, type[Response] | None]:
     return {JSON: kind}
+
+
+def needs_the_log(path: str) -> bool:
+    """Return whether a node answers the path only while its log and its state are as the others': otherwise it
+    redirects to the leader.
+    """
+    return path.startswith("/v1/") and not path.startswith((CLUSTER_PATH, AUDIT_PATH))

@@ -94,6 +94,7 @@ class TopicApi:
                 errors=(
                     "invalid_topic",
                     "system_topic",
+                    "topic_not_found",
                     "topic_exists_with_more_queues",
                     "too_many_topics",
                     *WRITE_ERRORS,

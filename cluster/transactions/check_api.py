@@ -164,7 +164,7 @@ class CheckApi:
         query = parse_query(ProducerGroupsQuery, request.query)
         listed: list[ProducerGroupView] = []
         pace = Pace()
-        for name, url in self._urls_after("" if query.after is None else check_group(query.after)):
+        for name, url in self._urls_after(query.after or ""):
             await pace.step()
             if not self._core.access.may(request, "alter", permissions.producer_group(name)):
                 continue

@@ -1,4 +1,5 @@
-"""Run `make fuzz MINUTES=m`: the fuzz tests repeatedly with fresh seeds and many more examples, until the time is up.
+"""Run `make fuzz MINUTES=m`: all tests with drawn examples, repeatedly with fresh seeds, until the time is up. The fuzz
+tests have many more examples than in `make test`.
 
 The last line is `RESULT {json}`. The exit status is 1 as soon as a test fails; Hypothesis has printed the smallest
 input that fails and keeps it in .hypothesis, so that the next run of the test begins with it.
@@ -17,6 +18,7 @@ from typing import Any, Final
 from deploy.reporting.report import Report
 
 ROOT: Final = Path(__file__).parents[2]
+FOLDERS: Final = ("tests/fuzz", "tests/unit")
 SCALE: Final = 10
 _SEED_BITS: Final = 32
 _PASSED: Final = re.compile(rb"(\d+) passed")
@@ -53,7 +55,17 @@ def main(arguments: list[str]) -> int:
 
 def _round(seed: int, settings: argparse.Namespace, report: Report) -> tuple[int, int]:
     """Return the exit status of pytest and how many tests passed; the output is shown when one did not."""
-    command = [sys.executable, "-m", "pytest", "tests/fuzz", "-x", "--show-capture=no", f"--hypothesis-seed={seed}"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        *FOLDERS,
+        "-m",
+        "hypothesis",
+        "-x",
+        "--show-capture=no",
+        f"--hypothesis-seed={seed}",
+    ]
     environment = {**os.environ, "FUZZ_SCALE": str(settings.scale)}
     ended = subprocess.run([*command, *settings.of_pytest], cwd=ROOT, env=environment, capture_output=True, check=False)
     if ended.returncode != 0:

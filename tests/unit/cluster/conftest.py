@@ -8,9 +8,12 @@ from typing import Any, NamedTuple
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from cluster.broker import Broker
 from cluster.core.core import Core
+from cluster.http.openapi import codes_of
+from cluster.problems import CODE
 from cluster.process.config import NodeConfig
 from cluster.process.http_tls import trusting
 from deploy.local_nodes import free_ports
@@ -80,6 +83,24 @@ def node_config(path: Path, **changes: Any) -> NodeConfig:
     return NodeConfig(**{**settings, **changes})
 
 
+def note_undescribed_codes(broker: Broker) -> set[tuple[str, str, str]]:
+    """Return a set that gets the method, path and code of each error that the broker answers and does not describe."""
+    described = {(route.method, route.path): codes_of(route) for route in broker.services.routes}
+    undescribed: set[tuple[str, str, str]] = set()
+
+    async def note(request: web.Request, response: web.StreamResponse) -> None:
+        resource, code = request.match_info.route.resource, response.get(CODE)
+        if resource is None or code is None:
+            return
+        if code not in described[request.method, resource.canonical]:
+            undescribed.add((request.method, resource.canonical, code))
+
+    for application in (broker.services.application, broker.services.administration):
+        if application is not None:
+            application.on_response_prepare.append(note)
+    return undescribed
+
+
 async def _look_on(node: Node) -> None:
     """Do nothing before the node is ready."""
 
@@ -98,6 +119,7 @@ async def running_node(
     clock, ready, stop = HeldClock(), asyncio.Event(), asyncio.Event()
     clock.leapt_ms = leapt_ms
     broker = Broker.open(config, fatal.append, clock.clock())
+    undescribed = note_undescribed_codes(broker)
     serving = asyncio.create_task(broker.serve(stop, ready.set))
     try:
         await asyncio.wait([serving, asyncio.create_task(ready.wait())], return_when=asyncio.FIRST_COMPLETED)
@@ -116,6 +138,7 @@ async def running_node(
         stop.set()
         await serving
         broker.close()
+    assert not undescribed, "/openapi.json does not name these errors"
 
 
 @pytest.fixture(autouse=True)

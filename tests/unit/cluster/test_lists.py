@@ -2,6 +2,7 @@
 
 import asyncio
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -135,3 +136,20 @@ async def test_offsets_name_the_entry_that_is_applied_in_part_and_other_answers_
         node.core.state.shown_index = shown
         indexes = [int((await node.call("GET", path)).headers["KeelMQ-Applied-Index"]) for path in paths]
         assert indexes == [shown, shown, applied]
+
+
+async def test_a_cursor_that_no_page_gave_is_a_place_in_the_order_or_refused_as_a_cursor(node: Node) -> None:
+    await node.call("PUT", "/v1/topics/orders", {"queues": 1})
+    await join(node, "g", "m", ["orders"])
+    await node.call("PUT", "/v1/producer-groups/shop", {"check_url": "http://127.0.0.1:1/check"})
+    listings = [
+        route.path.format(topic="orders", group="g")
+        for route in node.broker.services.routes
+        if route.query is not None and "after" in route.query.__struct_fields__
+    ]
+    assert len(listings) >= 8
+    for path in listings:
+        for cursor in ("", "a b", "é", "x" * 300, "\0", "-1", "{}"):
+            query = {"after": cursor} | ({"kind": "user"} if path.endswith("/quotas") else {})
+            answer = await node.call("GET", f"{path}?{urlencode(query)}")
+            assert answer.status == 200 or answer.body["code"] == "invalid_request", (path, cursor, answer)
