@@ -8,8 +8,12 @@ import logging
 from collections.abc import Iterator
 from typing import Final
 
+from prometheus_client.metrics_core import Metric
+
 from cluster.core.core import Core
 from cluster.health.alarms import Condition
+from cluster.health.disk_trend import DiskTrend
+from cluster.metrics import gauge
 from raft.errors import NoRoom
 from store.log.disk import Disk
 from store.log.errors import DiskError
@@ -32,6 +36,8 @@ class DiskGuard:
         self._path = path
         self._log_is_full = False
         self._is_filling = False
+        self._trend = DiskTrend()
+        core.metrics.add_gauges(self._gauges)
         self._task = core.background.task("disk-guard", "look at the free space", self._round)
         core.raft.disks.on_log_full = self._on_log_full
 
@@ -50,6 +56,7 @@ class DiskGuard:
             logger.warning("free space unknown: %s", error)
             return
         core = self._core
+        self._trend.note(core.raft.clocks.steady_ms() / 1000, free_bytes)
         was_low, is_low = core.disk_is_low, self._is_low(free_bytes)
         core.raft.disks.note_space(free_bytes, is_low=is_low)
         warn_bytes = core.config.warn_free_bytes
@@ -112,6 +119,14 @@ class DiskGuard:
                     "node lets others lead. Check the drive and other programs that use it",
                     subject,
                 )
+
+    def _gauges(self) -> Iterator[Metric]:
+        yield gauge(
+            "keelmq_disk_fill_bytes_per_second",
+            "Pace at which free space where the log is shrinks, over the last hour; negative while it grows, 0 until "
+            "ten minutes are known",
+            self._trend.fill_bytes_per_s,
+        )
 
     async def _round(self) -> float:
         self.look()

@@ -1,25 +1,33 @@
-"""Closes the benchmark's cluster: users with permissions, and TLS, as docs/security.md describes them."""
+"""Closes the benchmark's cluster as docs/security.md says: users with permissions, people with tokens, and TLS."""
 
 import http.client
 import json
 import os
 import secrets
 import ssl
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Literal
 
+from cluster.security.issuer import GROUP_PREFIX
 from deploy.broker_process import BrokerProcess
 from tests.bench.cluster import BenchCluster
 from tests.certificates import Authority
 from tests.hostile_clients import TOKEN_VARIABLE
+from tests.oidc_issuer import AUDIENCE, SigningKey, TokenIssuer
 
-Protection = Literal["auth", "tls"]
-PROTECTIONS: Final[tuple[Protection, ...]] = ("auth", "tls")
-"""`auth`: permissions are enforced, and the load is that of a user with rules; `tls`: the same, over https."""
+Protection = Literal["auth", "oidc", "tls"]
+PROTECTIONS: Final[tuple[Protection, ...]] = ("auth", "oidc", "tls")
+"""`auth`: permissions are enforced, and the load is that of a user with rules; `oidc`: it is that of a person with the
+same rules, whose token an issuer has signed; `tls`: as `auth`, over https."""
 
 USER: Final = "bench"
+ALGORITHM: Final = "RS256"
+"""Signature of the person's token: the one that issuers use most."""
+TOKEN_S: Final = 6 * 3600
+"""Seconds for which it is valid."""
 RULES: Final = (
     {"actions": ["send", "read", "create", "alter"], "resource": "topic:*", "networks": ["127.0.0.0/8"]},
     {"actions": ["read", "alter"], "resource": "group:*"},
@@ -40,6 +48,8 @@ def closed_cluster(
     options = {"auth": "enforce", "admin_token_file": str(token), **more}
     if protection == "auth":
         return BenchCluster(directory, options)
+    if protection == "oidc":
+        return BenchCluster(directory, options | _issued(directory))
     files = Authority().issue(directory, 1)
     options |= {"http_tls_cert": files.certificate_file, "http_tls_key": files.key_file}
     os.environ["KEELMQ_CA_FILE"] = files.ca_file
@@ -50,9 +60,31 @@ def closed_cluster(
     return cluster
 
 
+def _issued(directory: Path) -> dict[str, str]:
+    """Have an issuer sign the token of a person; return the options of nodes that know the issuer."""
+    issuer = TokenIssuer([SigningKey("bench", ALGORITHM)], "https://issuer.invalid/keys")
+    now_s = int(time.time())
+    (directory / "person-token").write_text(issuer.token("person", groups=[USER], iat=now_s, exp=now_s + TOKEN_S))
+    keys = directory / "keys.json"
+    keys.write_bytes(issuer.key_set())
+    return {
+        "oidc_issuer": issuer.name,
+        "oidc_audience": AUDIENCE,
+        "oidc_keys": str(keys),
+        "oidc_groups_claim": "groups",
+    }
+
+
 def sign_in(cluster: BenchCluster, directory: Path) -> dict[str, str]:
-    """Make the user of the loads, whose token the SDK finds by the environment from now on; return its headers."""
-    token = new_user(cluster, directory, USER, RULES)
+    """Make the user of the loads, or the rules of the person's group. The SDK finds the token by the environment from
+    now on; return its headers.
+    """
+    person = directory / "person-token"
+    if person.exists():
+        call(cluster, "PUT", f"/v1/users/{GROUP_PREFIX}{USER}", {"rules": RULES}, administrator_of(directory))
+        token = person.read_text()
+    else:
+        token = new_user(cluster, directory, USER, RULES)
     os.environ["KEELMQ_TOKEN"] = token
     return {"Authorization": f"Bearer {token}"}
 

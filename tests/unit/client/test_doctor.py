@@ -21,6 +21,7 @@ keelmq_raft_voters 3.0
 keelmq_raft_quorum_margin 1.0
 keelmq_disk_free_bytes 5e+10
 keelmq_disk_size_bytes 1e+11
+keelmq_disk_fill_bytes_per_second 1e+05
 process_open_fds 200.0
 process_max_fds 20000.0
 keelmq_http_connections 10.0
@@ -148,6 +149,7 @@ BROKEN: Final = [
     ("loop_late", with_slow("loop_delay")),
     ("timers_late", with_slow("timer_lateness")),
     ("disk_low", with_metrics(keelmq_disk_free_bytes=9e9)),
+    ("disk_fills", with_metrics(keelmq_disk_fill_bytes_per_second=5e6)),
     ("few_files", with_metrics(process_max_fds=1024)),
     ("few_files", with_metrics(process_open_fds=19_000)),
     ("few_connections", with_metrics(keelmq_http_connections=4000)),

@@ -16,6 +16,7 @@ COMMIT_S: Final = 0.5
 LOOP_S: Final = 0.1
 TIMER_S: Final = 5.0
 FREE_SHARE: Final = 0.1
+FULL_S: Final = 4 * 3_600.0
 USED_SHARE: Final = 0.8
 FILES_MIN: Final = 4_096
 CLOCK_S: Final = 0.5
@@ -211,6 +212,12 @@ def short_resources(seen: Seen) -> Iterator[Finding]:
         if size and free / size < FREE_SHARE:
             evidence = f"{free / 1e9:.1f} of {size / 1e9:.1f} GB are free"
             yield Finding("disk_low", "warning", f"the disk of node {node_id} is nearly full", evidence, STATUS)
+        pace = shown.value("keelmq_disk_fill_bytes_per_second")
+        if pace > 0 and free / pace < FULL_S:
+            evidence = f"{free / 1e9:.1f} GB are free, and {pace / 1e6:.1f} MB fewer each second, over the last hour"
+            what = f"the disk of node {node_id} is full in {free / pace / 3_600:.1f} h at its present pace"
+            step = "keelmq topic list shows what is large: lower its retention, or enlarge the file system"
+            yield Finding("disk_fills", "warning", what, evidence, step)
         files, files_max = shown.value("process_open_fds"), shown.value("process_max_fds")
         if files_max and (files_max < FILES_MIN or files / files_max > USED_SHARE):
             evidence = f"{files:.0f} of {files_max:.0f} files are open"
