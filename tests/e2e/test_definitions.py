@@ -191,4 +191,4 @@ def test_producer_groups_are_paged(shells: tuple[ClosedShell, ClosedShell]) -> N
     rest = ok(node.request("GET", "/v1/producer-groups?limit=2&after=b"))
     assert ([each["producer_group"] for each in rest["producer_groups"]], rest["next"]) == (["c"], None)
     assert node.request("GET", "/v1/producer-groups?limit=0").status == 400
-    assert node.request("GET", "/v1/producer-groups?after=%20").status == 400
+    assert ok(node.request("GET", "/v1/producer-groups?limit=1&after=%20"))["next"] == "a", "any text is a place"
