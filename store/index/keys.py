@@ -373,15 +373,17 @@ def events_of_place(topic_id: int, queue: int, offset: int) -> bytes:
     return _KIND_PLACE.pack(_BY_PLACE, topic_id, queue, offset)
 
 
-def event_of_place(place: bytes, raft_index: int, group_id: int, kind: int) -> bytes:
-    """Return the key of an event; `place` is the prefix that `events_of_place` returns."""
-    return place + _PLACE_EVENT.pack(raft_index, group_id, kind)
+def event_of_place(place: bytes, raft_index: int, own_topic_id: int, kind: int) -> bytes:
+    """Return the key of an event; `place` is the prefix that `events_of_place` returns, `own_topic_id` is of the
+    group's own topic.
+    """
+    return place + _PLACE_EVENT.pack(raft_index, own_topic_id, kind)
 
 
-def event_of_place_parts(key: bytes) -> tuple[int, int]:
-    """Return raft index and kind of an event's key."""
-    raft_index, _, kind = _PLACE_EVENT.unpack(key[-_PLACE_EVENT.size :])
-    return int(raft_index), int(kind)
+def event_of_place_parts(key: bytes) -> tuple[int, int, int]:
+    """Return raft index, id of the group's own topic, and kind of an event's key."""
+    raft_index, own_topic_id, kind = _PLACE_EVENT.unpack(key[-_PLACE_EVENT.size :])
+    return int(raft_index), int(own_topic_id), int(kind)
 
 
 def group_history(group_id: int) -> bytes:

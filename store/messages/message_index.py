@@ -76,6 +76,8 @@ class RedeliveryEvent(msgspec.Struct, array_like=True, forbid_unknown_fields=Tru
 class FoundEvent(NamedTuple):
     name: RedeliveryEventName
     raft_index: int
+    own_topic_id: int
+    """Id of the group's own topic, which no topic of a later group of the same name has."""
     event: RedeliveryEvent
 
 
@@ -179,10 +181,10 @@ class MessageIndex:
         self._index.put(stored, _encode(FEATURES.at(changed, feature_level)))
 
     def add_event(
-        self, place: Place, raft_index: int, group_id: int, name: RedeliveryEventName, event: RedeliveryEvent
+        self, place: Place, raft_index: int, own_topic_id: int, name: RedeliveryEventName, event: RedeliveryEvent
     ) -> None:
         """Note an event of the message at `place`."""
-        key = keys.event_of_place(keys.events_of_place(*place), raft_index, group_id, _KINDS.index(name))
+        key = keys.event_of_place(keys.events_of_place(*place), raft_index, own_topic_id, _KINDS.index(name))
         self._index.put(key, encoded_with_principal(event))
 
     def forget_topic(self, topic_id: int) -> None:
@@ -214,8 +216,8 @@ class MessageIndex:
         """Yield the events of the message at `place`, in order."""
         prefix = keys.events_of_place(*place)
         for key, value in self._index.scan(prefix, keys.after(prefix)):
-            raft_index, kind = keys.event_of_place_parts(key)
-            yield FoundEvent(_KINDS[kind], raft_index, _decode_event(value))
+            raft_index, own_topic_id, kind = keys.event_of_place_parts(key)
+            yield FoundEvent(_KINDS[kind], raft_index, own_topic_id, _decode_event(value))
 
     def _known(self, topic_id: int, value: str) -> KnownOfId:
         known = KnownOfId([], [], [], [], {})

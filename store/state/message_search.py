@@ -16,7 +16,7 @@ from store.commands.views import HalfBatchView, Row, TransactionView
 from store.index import keys
 from store.messages.message_index import BatchTimer, FoundEvent, KeyedMessage, Place, key_hash
 from store.messages.timers import Timer, TimerKey, decode_timer
-from store.messages.topics import DLQ_PREFIX, RETRY_PREFIX, Topic
+from store.messages.topics import Topic
 from store.state.tables import Tables
 
 MessageState = Literal["visible", "scheduled", "taken_back", "prepared", "rolled_back", "discarded"]
@@ -246,8 +246,9 @@ class MessageSearch:
             assert number < TRACE_PLACES_MAX
 
     def _own_topic(self, found: FoundEvent) -> Topic | None:
-        prefix = {"given_again": RETRY_PREFIX, "dead_lettered": DLQ_PREFIX}.get(found.name)
-        return self._topics.get(prefix + found.event.group) if prefix is not None else None
+        """Return the group's own topic that the message came to; None for other events, and if the topic is gone."""
+        came = found.name in ("given_again", "dead_lettered")
+        return self._topics.by_id(found.own_topic_id) if came else None
 
     def _passes(self, topic: Topic, queue: int, offset: int) -> Iterator[TraceEvent | None]:
         for found in self._groups.passed(topic, queue, offset):

@@ -97,3 +97,26 @@ def test_transactions_of_a_producer_group_of_that_name_go_on(replica: Replica) -
     for topic in (HALF_TOPIC, OP_HALF_TOPIC, DISCARDED_TOPIC):
         assert replica.machine.topic(topic) is not None
     assert replica.machine.transactions_undecided == 0
+
+
+def test_a_trace_does_not_go_on_with_a_message_of_a_later_group_of_that_name(replica: Replica) -> None:
+    def events_of_message(offset: int) -> list[tuple[str, str | None]]:
+        (place,) = (
+            found for found in replica.machine.message_places("orders", f"b1-{offset}", 10) if found.offset == offset
+        )
+        return [(event.event, event.topic) for event in replica.machine.message_trace(place)]
+
+    before = events_of_message(4)
+    assert before == [
+        ("produced", "orders"),
+        ("given_back", None),
+        ("given_again", "%RETRY%g"),
+        ("given_back", None),
+        ("dead_lettered", "%DLQ%g"),
+    ]
+    replica.one(DeleteGroup("g"))
+    replica.one(GiveBack("g", None, None, (GivenBack("orders", 0, 9, "", 0),)))  # at offset 0 of the new retry topic
+    replica.one(CommitOffsets("g", None, None, (QueueOffset("%RETRY%g", 0, 1),)))
+    without_place = [(event, None if topic == "%RETRY%g" else topic) for event, topic in before]
+    assert events_of_message(4) == without_place
+    assert events_of_message(9)[-1] == ("consumed", "%RETRY%g")
