@@ -250,9 +250,11 @@ class RetryApi:
             detail = f"the dead letters of {group} end at {max_offset}, offset {query.offset} is beyond it"
             raise Refused(OFFSET_OUT_OF_RANGE, detail, {"topic": topic, "queue": 0, "max_offset": max_offset})
         core.response_budget.require_room()
-        page = MessagePage(topic, 0, PullQuery(offset=query.offset, max_messages=query.limit), None)
+        # Those before are gone: if all are, the page goes on at the end, and the caller with it.
+        offset = max(query.offset, core.state.min_offset(topic, 0)) if max_offset else 0
+        page = MessagePage(topic, 0, PullQuery(offset=offset, max_messages=query.limit), None)
         reader, pace = BlockReader(core), Pace()
-        rows = core.state.rows(topic, 0, query.offset, query.limit, PULL_BYTES_MAX) if max_offset else []
+        rows = core.state.rows(topic, 0, offset, query.limit, PULL_BYTES_MAX) if max_offset else []
         for at, row in enumerate(rows):
             await reader.load(rows, at)
             pace.exclude(reader.take_waited_s())

@@ -9,6 +9,8 @@ import pytest
 from crc32c import crc32c
 
 from cluster.limits import GIVE_BACK_MESSAGES_MAX, RETRY_DELAYS_MAX, RETRY_MAX_ATTEMPTS_MAX
+from store.commands.retention import ReleaseMessages
+from store.limits import REPLAYED_KEPT_MS
 from tests.unit.cluster.conftest import START_MS, Node
 
 RETRIES, DEAD = "/v1/groups/g/retries", "/v1/groups/g/dead-letters"
@@ -95,6 +97,19 @@ async def test_dead_letters_have_a_history_and_are_replayed_once(node: Node) -> 
     assert dead["replayed_at_ms"] == START_MS
     again = await messages(node, "%RETRY%g")
     assert [(each["message_id"], each["attempt"]) for each in again] == [("o-2", 1), ("o-2", 0)]
+
+
+async def test_a_listing_of_dead_letters_ends_where_all_of_them_are_gone(node: Node) -> None:
+    """A caller goes on at `next_offset` until that is `max_offset`."""
+    await node.call("PUT", "/v1/groups/g", {"retry_max_attempts": 0})
+    await node.call("POST", RETRIES, given(0, 1))
+    await node.call("POST", f"{DEAD}/replay", {"offsets": [0, 1]})
+    node.clock.now_ms += REPLAYED_KEPT_MS
+    await node.core.propose(ReleaseMessages(("%DLQ%g",), 10))
+    assert node.core.state.min_offset("%DLQ%g", 0) == 2
+    for offset in range(3):
+        page = (await node.call("GET", f"{DEAD}?offset={offset}")).body
+        assert page == {"messages": [], "next_offset": 2, "max_offset": 2}
 
 
 async def test_a_group_shows_its_settings(node: Node) -> None:
