@@ -153,9 +153,10 @@ class TopicApi:
         query = parse_query(TopicsQuery, request.query)
         topics: list[TopicView] = []
         rows, pace = 0, Pace()
-        for topic in self._visible(request, query):
+        for name in self._visible(request, query):
             await pace.step()
-            if topic is None:
+            topic = None if name is None else self._core.state.topic(name)
+            if topic is None:  # or deleted meanwhile
                 continue
             if len(topics) >= query.limit or rows >= LIST_ROWS_MAX:
                 return json_response(TopicsView(topics=topics, next=topics[-1].topic))
@@ -163,13 +164,13 @@ class TopicApi:
             rows += topic.queues
         return json_response(TopicsView(topics=topics, next=None))
 
-    def _visible(self, request: web.Request, query: TopicsQuery) -> Iterator[TopicInfo | None]:
+    def _visible(self, request: web.Request, query: TopicsQuery) -> Iterator[str | None]:
         """Yield the topics after the cursor; None for one that the request may not see and no cursor may name."""
         after = query.after
         while found := self._core.state.topics_after(after, LIST_MAX, system=query.system):
             for topic in found:
                 is_visible = self._core.access.may(request, "describe", permissions.topic(topic.topic))
-                yield topic if is_visible else None
+                yield topic.topic if is_visible else None
             after = found[-1].topic
 
     async def show(self, request: web.Request) -> web.Response:

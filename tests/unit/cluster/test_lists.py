@@ -6,10 +6,12 @@ from urllib.parse import urlencode
 
 import pytest
 
+from cluster.budgets.pace import Pace
 from cluster.groups import lists as group_lists
 from cluster.limits import LIST_MAX
 from cluster.messages import topic_api
 from keelmq import Admin, Connection
+from store.commands.topics import DeleteTopic, PutTopic
 from tests.unit.cluster.conftest import Node
 
 
@@ -58,6 +60,30 @@ async def test_a_page_of_topics_ends_with_its_rows_and_the_sdk_goes_on(
     assert [len(page) for page in await pages(node, "/v1/topics?limit=1000", "topics")] == [2, 2, 1]
     assert len(await admin.topics()) == 5
     assert len(await admin.topics(system=True)) == 8
+
+
+async def test_a_topic_that_is_deleted_during_a_listing_is_left_out(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(4):
+        await node.call("PUT", f"/v1/topics/t{number}", {"queues": 2})
+    rests = 0
+
+    async def rest(_: Pace) -> None:
+        nonlocal rests
+        rests += 1
+        if rests == 2:
+            await node.core.propose(DeleteTopic("t2"))
+            await node.core.propose(PutTopic("t3", 3))
+
+    monkeypatch.setattr(Pace, "rest", rest)
+    monkeypatch.setattr(Pace, "is_tired", True)
+    listed = (await node.call("GET", "/v1/topics")).body
+    assert [(each["topic"], each["queues"], len(each["queue_offsets"])) for each in listed["topics"]] == [
+        ("t0", 2, 2),
+        ("t1", 2, 2),
+        ("t3", 3, 3),
+    ]
 
 
 async def test_groups_members_and_offsets_are_listed_page_by_page(
