@@ -103,7 +103,11 @@ class MessageFinder:
         while waiting and waiting[0][0] < end_ms:
             _, queue, offset = heapq.heappop(waiting)
             row = state.row_of(topic, queue, offset)
-            if row is None:
+            if row is None:  # removed meanwhile, with all before it: the queue goes on at its start
+                start = state.min_offset(topic, queue)
+                first = state.row_of(topic, queue, start) if start > offset else None
+                if first is not None:
+                    heapq.heappush(waiting, (first.stored_at_ms, queue, start))
                 continue
             following = state.row_of(topic, queue, row.next_offset)
             if following is not None:

@@ -1,11 +1,16 @@
 """Searches and traces go in steps, however many topics and groups there are."""
 
+import contextlib
 from typing import Any
 
 import pytest
 
 from cluster.budgets.pace import Pace
+from cluster.limits import INT64_MAX
 from cluster.messages import message_finder
+from cluster.messages.message_finder import MessageFinder
+from store.commands.retention import ExpireMessages
+from store.messages.message_index import KeyedMessage
 from store.messages.topics import Topic
 from tests.unit.cluster.conftest import Node
 
@@ -82,3 +87,21 @@ async def test_a_group_that_is_deleted_during_a_trace_is_left_out(node: Node) ->
     assert (await node.call("DELETE", "/v1/groups/b")).status == 204
     rest = [event for event in (*first, *steps) if event is not None]
     assert [(event.event, event.group) for event in rest] == [("produced", None), ("consumed", "a")]
+
+
+async def test_a_listing_by_time_goes_on_behind_messages_that_are_removed_meanwhile(node: Node) -> None:
+    await node.call("PUT", "/v1/topics/orders", {"queues": 2, "retention_ms": 1_000})
+    for number in range(6):
+        messages = [{"body": f"m{number}", "queue": number % 2}]
+        assert (await node.call("POST", "/v1/topics/orders/messages", {"messages": messages})).status == 200
+        node.clock.now_ms += 10
+    bodies: list[bytes] = []
+    async with contextlib.aclosing(
+        MessageFinder(node.core).by_time("orders", KeyedMessage(0, 0, 0), INT64_MAX)
+    ) as found:
+        async for stored in found:
+            if not bodies:
+                node.clock.now_ms += 1_000 - 30  # what is older than m4 is over
+                await node.core.propose(ExpireMessages((("orders", 0), ("orders", 1)), 100))
+            bodies.append(stored.found.message.body)
+    assert bodies == [b"m0", b"m4", b"m5"]
