@@ -310,16 +310,20 @@ class PopApi:
 
     async def _scan(self, command: Pop, selects: Selects) -> tuple[PopPick, ...]:
         """Return the matching messages, queue by queue from the group's offsets on, until the pop has enough or the
-        limits of time and bytes are reached.
+        limits of time and bytes are reached. No message if the topic is deleted meanwhile: in a new one of its name
+        the same offsets are other messages.
         """
         state, picks, left = self._core.state, [], command.max_messages
         offsets = state.committed_in(command.group, command.topic)
-        if state.topic(command.topic) is None:
+        topic_id = state.topic_id(command.topic)
+        if topic_id is None:
             return ()
         reader, pace, scanned_bytes = BlockReader(self._core), Pace(), 0
         for queue, begin in sorted(offsets.items()):
             end, wanted = begin, []
             while left and scanned_bytes < SCAN_BYTES_MAX and not pace.is_over and not reader.is_spent:
+                if state.topic_id(command.topic) != topic_id:
+                    return ()
                 rows = state.rows(command.topic, queue, end, ROWS_PER_READ, SCAN_BYTES_MAX)
                 if not rows:
                     end = max(end, state.max_offset(command.topic, queue))
@@ -343,7 +347,7 @@ class PopApi:
                     await pace.rest()
             if end > begin:
                 picks.append(PopPick(queue, begin, end, tuple(wanted)))
-        return tuple(picks)
+        return tuple(picks) if state.topic_id(command.topic) == topic_id else ()
 
     async def _view(self, popped: Popped) -> PopView:
         """Return the popped messages, read from the log. A message that cannot be read is left out, since all of them

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 import cluster.groups.pop_api
+from cluster.budgets.pace import Pace
 from cluster.limits import POP_ACKS_MAX, POP_INVISIBLE_MS_MAX, POP_MESSAGES_MAX
+from store.commands.topics import DeleteTopic, PutTopic
 from tests.unit.cluster.conftest import START_MS, Answer, Node
 
 POP, ACK, INVISIBLE = "/v1/groups/g/pop", "/v1/groups/g/pop/ack", "/v1/groups/g/pop/invisible"
@@ -131,6 +133,27 @@ async def test_a_filter_goes_on_where_it_stopped_looking(node: Node, monkeypatch
         await node.call("POST", "/v1/topics/orders/messages", {"messages": [{"body": f"{number}", "tag": "C"}]})
     (found,) = await pop(node, tags="C", max_messages=1, wait_ms=30_000)
     assert found["body"] == "0"
+
+
+@pytest.mark.parametrize("queues", [2, 1])
+async def test_a_filter_that_looked_into_a_topic_of_before_passes_nothing_of_the_present_one(
+    node: Node, monkeypatch: pytest.MonkeyPatch, queues: int
+) -> None:
+    async def make(tag: str, queues: int) -> None:
+        await node.core.propose(PutTopic("again", queues))
+        messages = [{"body": tag, "queue": queues - 1, "tag": tag} for _ in range(3)]
+        await node.call("POST", "/v1/topics/again/messages", {"messages": messages})
+
+    async def rest(pace: Pace) -> None:
+        monkeypatch.setattr(Pace, "is_tired", False)
+        await node.core.propose(DeleteTopic("again"))
+        await make("B", queues)
+
+    await make("A", 2)
+    monkeypatch.setattr(Pace, "rest", rest)
+    monkeypatch.setattr(Pace, "is_tired", True)
+    found = [*await pop(node, topic="again", tags="B"), *await pop(node, topic="again", tags="B")]
+    assert [each["body"] for each in found] == ["B", "B", "B"]
 
 
 async def test_start_and_bytes(node: Node) -> None:
