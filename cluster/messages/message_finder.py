@@ -14,6 +14,7 @@ from cluster.messages.block_reader import BlockReader, FoundMessage, delivered
 from cluster.messages.blocks import BlockMessage
 from cluster.messages.pull_pages import SCAN_BYTES_MAX
 from store.commands.views import Row
+from store.errors import TOPIC_NOT_FOUND, Refused
 from store.messages.message_index import KeyedMessage
 from store.state.message_search import MessagePlace
 
@@ -77,10 +78,14 @@ class MessageFinder:
                 yield name
 
     async def by_key(self, topic: str, key: str, begin: KeyedMessage, end_ms: int) -> AsyncGenerator[Stored]:
-        """Yield the messages with this key from `begin` on, in time order."""
+        """Yield the messages with this key from `begin` on, in time order. Raises Refused (`topic_not_found`) when the
+        topic is deleted meanwhile, also if it was made anew.
+        """
         state = self._core.state
+        topic_id = state.topic_id(topic)
         while keyed := state.keyed_messages(topic, key, begin=begin, end_ms=end_ms, limit=KEYED_PER_READ):
             for _, queue, offset in keyed:
+                self._require(topic, topic_id)
                 row = state.row_of(topic, queue, offset)
                 if row is not None:
                     found = await self._message(row, offset)
@@ -90,11 +95,13 @@ class MessageFinder:
             begin = _behind(keyed[-1])
 
     async def by_time(self, topic: str, begin: KeyedMessage, end_ms: int) -> AsyncGenerator[Stored]:
-        """Yield the messages of all queues from `begin` on, in time order."""
+        """Yield the messages of all queues from `begin` on, in time order. Raises Refused as `by_key` does."""
         state = self._core.state
+        topic_id = state.topic_id(topic)
         waiting: list[tuple[int, int, int]] = []
         for queue_range in state.queue_ranges(topic):
             queue = queue_range.queue
+            self._require(topic, topic_id)
             offset, stored_at_ms = state.offset_at(topic, queue, begin.stored_at_ms)
             if stored_at_ms is not None:
                 waiting.append((stored_at_ms, queue, offset))
@@ -102,6 +109,7 @@ class MessageFinder:
         heapq.heapify(waiting)
         while waiting and waiting[0][0] < end_ms:
             _, queue, offset = heapq.heappop(waiting)
+            self._require(topic, topic_id)
             row = state.row_of(topic, queue, offset)
             if row is None:  # removed meanwhile, with all before it: the queue goes on at its start
                 start = state.min_offset(topic, queue)
@@ -119,6 +127,12 @@ class MessageFinder:
                 if stored.place >= begin:
                     yield stored
                 await self._rest()
+
+    def _require(self, topic: str, topic_id: int | None) -> None:
+        """Raise Refused unless the topic is still the one with this id: places of one are not those of another."""
+        if self._core.state.topic_id(topic) != topic_id:
+            detail = f"topic {topic} was deleted while its messages were looked for"
+            raise Refused(TOPIC_NOT_FOUND, detail, {"topic": topic})
 
     async def _message(self, row: Row, offset: int) -> FoundMessage:
         ordinal = row.ordinals()[offset - row.base_offset]

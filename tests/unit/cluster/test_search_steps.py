@@ -10,6 +10,7 @@ from cluster.limits import INT64_MAX
 from cluster.messages import message_finder
 from cluster.messages.message_finder import MessageFinder
 from store.commands.retention import ExpireMessages
+from store.commands.topics import DeleteTopic, PutTopic
 from store.messages.message_index import KeyedMessage
 from store.messages.topics import Topic
 from tests.unit.cluster.conftest import Node
@@ -105,3 +106,24 @@ async def test_a_listing_by_time_goes_on_behind_messages_that_are_removed_meanwh
                 await node.core.propose(ExpireMessages((("orders", 0), ("orders", 1)), 100))
             bodies.append(stored.found.message.body)
     assert bodies == [b"m0", b"m4", b"m5"]
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/topics/orders", *(f"/v1/topics/orders/messages?{by}" for by in ("limit=9", "key=k"))]
+)
+async def test_a_topic_that_is_made_anew_with_fewer_queues_meanwhile_is_not_found(
+    node: Node, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    await node.call("PUT", "/v1/topics/orders", {"queues": 2})
+    messages = [{"body": "m", "queue": number % 2, "keys": ["k"]} for number in range(4)]
+    assert (await node.call("POST", "/v1/topics/orders/messages", {"messages": messages})).status == 200
+
+    async def rest(_: Pace) -> None:
+        monkeypatch.setattr(Pace, "is_tired", False)
+        await node.core.propose(DeleteTopic("orders"))
+        await node.core.propose(PutTopic("orders", 1))
+
+    monkeypatch.setattr(Pace, "rest", rest)
+    monkeypatch.setattr(Pace, "is_tired", True)
+    answer = await node.call("GET", path)
+    assert (answer.status, answer.body["code"]) == (404, "topic_not_found")
