@@ -99,6 +99,7 @@ class SnapshotWriter:
             at = following
         self._rest = data[at:]
         self._index.commit()
+        self._index.touched.clear()  # nobody hashes them here: they would be kept as long as the index is open
 
     def finish(self, pairs: int, checksum: bytes, index: int, state_hash: str) -> None:
         """Make the written state durable. Raises SnapshotRefused unless it is exactly the announced state."""

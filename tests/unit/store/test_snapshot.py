@@ -52,6 +52,19 @@ def test_the_copy_is_the_state(replica: Replica, incoming: Index) -> None:
     assert machine.max_offset("orders", 0) == 50
 
 
+def test_what_is_written_is_not_kept_in_memory(
+    replica: Replica, incoming: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state may be much larger than the memory of the node that takes it."""
+    monkeypatch.setattr(store.snapshots.snapshot, "PORTION_BYTES", 1000)
+    filled(replica)
+    writer = SnapshotWriter(incoming)
+    for portion in portions(SnapshotReader(replica.index, BASE)):
+        writer.add(portion)
+        assert (incoming.staged_rows, len(incoming.touched)) == (0, 0)
+    assert writer.pairs_written > 100
+
+
 def test_what_is_applied_meanwhile_is_not_in_it(
     replica: Replica, incoming: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
