@@ -5,6 +5,7 @@ leader looks into the messages first, one pop per group and topic at a time, and
 """
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Iterator
@@ -350,8 +351,8 @@ class PopApi:
         return tuple(picks) if state.topic_id(command.topic) == topic_id else ()
 
     async def _view(self, popped: Popped) -> PopView:
-        """Return the popped messages, read from the log. A message that cannot be read is left out, since all of them
-        are leased already: it does not hold up the others, and comes again.
+        """Return the popped messages, read from the log. A message that cannot be read, or is deleted meanwhile, is
+        left out, since all of them are leased already: it does not hold up the others, and comes again if it is there.
         """
         reader, pace = BlockReader(self._core, patient=True), Pace()
         views: list[PoppedMessageView] = []
@@ -359,9 +360,8 @@ class PopApi:
             row: Row | None = None
             for offset in messages.offsets:
                 if row is None or offset >= row.next_offset:
-                    rows = self._core.state.rows(messages.topic, messages.queue, offset, 1, 1)
-                    row = rows[0] if rows else None
-                if row is not None and row.base_offset <= offset:
+                    row = self._row_of(messages, offset)
+                if row is not None:
                     try:
                         await reader.load([row])
                     except Problem as problem:
@@ -374,6 +374,15 @@ class PopApi:
                     await pace.rest()
         self._core.metrics.popped_messages.inc(len(views))
         return PopView(messages=views, invisible_until_ms=popped.due_ms)
+
+    def _row_of(self, messages: PoppedMessages, offset: int) -> Row | None:
+        """Return the row of a popped message; None when it is gone, be it with its topic, and if one of that name has
+        another message at the offset since.
+        """
+        with contextlib.suppress(Refused):
+            row = self._core.state.row_of(messages.topic, messages.queue, offset)
+            return row if row is not None and row.raft_index <= messages.raft_index else None
+        return None
 
     def _message(self, messages: PoppedMessages, offset: int, row: Row, reader: BlockReader) -> PoppedMessageView:
         ordinal = row.ordinals()[offset - row.base_offset]

@@ -156,6 +156,27 @@ async def test_a_filter_that_looked_into_a_topic_of_before_passes_nothing_of_the
     assert [each["body"] for each in found] == ["B", "B", "B"]
 
 
+@pytest.mark.parametrize("is_made_anew", [False, True])
+async def test_what_is_deleted_with_its_topic_while_it_is_handed_out_does_not_hold_up_the_others(
+    node: Node, monkeypatch: pytest.MonkeyPatch, is_made_anew: bool
+) -> None:
+    async def make(*bodies: str) -> None:
+        await node.core.propose(PutTopic("again", 1))
+        for body in bodies:
+            await node.call("POST", "/v1/topics/again/messages", {"messages": [{"body": body}]})
+
+    async def rest(pace: Pace) -> None:
+        monkeypatch.setattr(Pace, "is_tired", False)
+        await node.core.propose(DeleteTopic("again"))
+        if is_made_anew:
+            await make("other 0", "other 1")
+
+    await make("0", "1")
+    monkeypatch.setattr(Pace, "rest", rest)
+    monkeypatch.setattr(Pace, "is_tired", True)
+    assert [each["body"] for each in await pop(node, topic="again")] == ["0"]
+
+
 async def test_start_and_bytes(node: Node) -> None:
     assert await pop(node, start="latest") == []
     body = base64.b64encode(b"\xff\x00").decode()
