@@ -44,8 +44,6 @@ class Queues:
         self._index = index
         self._topics = topics
         self._references = references
-        self._first_stored_at_ms: dict[tuple[int, int], int] = {}
-        """`stored_at_ms` of the first rows that were looked up, by topic id and queue."""
         self._grown: dict[tuple[str, int], None] = {}
         """Queues that grew, by topic and number: a dict used as a set, in the order of their first growth."""
         self._appended: dict[str, list[int]] = {}
@@ -113,7 +111,7 @@ class Queues:
         messages = topic.ends[queue] - topic.starts[queue]
         if messages:
             self._topics.purge(topic, queue)
-            self._first_stored_at_ms.pop((topic.id, queue), None)
+            topic.first_stored_at_ms.pop(queue, None)
         return messages
 
     def remove_purged(self, topic: Topic, queue: int, limit: int) -> list[RemovedRow]:
@@ -176,7 +174,7 @@ class Queues:
             if topic.kept_bytes != before_bytes:
                 self._topics.store_end(topic, queue)
             self._topics.set_start(topic, queue, removed[-1].base_offset + removed[-1].messages)
-            self._first_stored_at_ms.pop((topic.id, queue), None)
+            topic.first_stored_at_ms.pop(queue, None)
         return removed
 
     def remove_dropped(self, topic_id: int, holder: Holder, limit: int) -> int:
@@ -196,11 +194,10 @@ class Queues:
         """
         if topic.starts[queue] == topic.ends[queue]:
             return None
-        place = (topic.id, queue)
-        known = self._first_stored_at_ms.get(place)
+        known = topic.first_stored_at_ms.get(queue)
         if known is None:
             _, value = next(self._kept_rows(topic, queue))
-            self._first_stored_at_ms[place] = known = value.stored_at_ms
+            topic.first_stored_at_ms[queue] = known = value.stored_at_ms
         return known
 
     def _kept_rows(self, topic: Topic, queue: int) -> Iterator[tuple[bytes, "_Value"]]:

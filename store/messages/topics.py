@@ -70,6 +70,7 @@ class Topic:
         "counted_from",
         "created_at_ms",
         "ends",
+        "first_stored_at_ms",
         "holder",
         "id",
         "kept_bytes",
@@ -97,6 +98,8 @@ class Topic:
         """No kept message was stored before this time, as of the last walk; -1 before the first walk. Not part of the
         state.
         """
+        self.first_stored_at_ms: dict[int, int] = {}
+        """`stored_at_ms` of the first rows that were looked up, by queue. Not part of the state."""
         self.ends = [0] * record.queues
         self.starts = [0] * record.queues
         self.queue_bytes = [0] * record.queues

@@ -86,3 +86,19 @@ def test_a_topic_whose_oldest_message_is_too_young_is_one_look(many: Replica) ->
     assert steps(1_999) <= TOPICS // STEP + 1
     many.one(PutTopic("t7", retention_ms=1))
     assert {each for each in many.machine.expired_queues(1_999) if each} == {("t7", queue) for queue in range(QUEUES)}
+
+
+def test_what_was_looked_up_of_a_topic_is_forgotten_with_it(replica: Replica) -> None:
+    """Or a broker whose topics live for an hour would take more memory with each of them."""
+    machine = replica.machine
+    kept: list[int] = []
+    for number in range(3):
+        replica.one(PutTopic("short", 2))
+        replica.one(produce(header("short", 1, f"b{number}")))
+        assert ("short", 1) in list(machine.expired_queues(10**12))
+        replica.one(DeleteTopic("short"))
+        replica.one(ExpireMessages((), 100))
+        machine.take_grown_queues()
+        machine.take_appended()
+        kept.append(sum(len(each) for each in vars(machine._queues).values() if isinstance(each, dict)))
+    assert kept == [0, 0, 0]
