@@ -29,6 +29,7 @@ ORIGINS_BYTES_MAX: Final = 16 * 1024 * 1024
 """Maximum bytes of record payloads that one request keeps at a time. The payload read last is always kept."""
 
 _BLOCK_REMOVED: Final = "the messages of this entry are in an older entry, which is removed"
+_EVENTS_REMOVED: Final = "the events of this entry were removed just now: nothing points at them any more"
 _FRAME: Final = struct.Struct("<II")
 
 
@@ -146,12 +147,15 @@ class EventsPage:
     async def fill(self, last_index: int) -> None:
         """Add the events of the entries up to `last_index`, until the response is full or the time limit is reached.
 
-        Raises Problem log_range_removed when the messages of the first event are removed from the log.
+        Raises Problem log_range_removed when the first event is removed, or its messages from the log.
         """
         pace = Pace()
         while self.next_index <= last_index:
-            if self.frames and self.next_index < self._core.state.first_outcome:
-                return  # the outcomes were removed while this waited; the next request gets the error
+            first_index = self._core.state.first_outcome
+            if self.next_index < first_index:  # the outcomes were removed while this waited
+                if self.frames:
+                    return  # the next request gets the error
+                raise Problem("log_range_removed", _EVENTS_REMOVED, {"first_index": first_index})
             found = self._core.state.outcomes(self.next_index, last_index, OUTCOMES_PER_READ, EVENTS_PER_READ)
             for raft_index, outcome in found:
                 if raft_index != self.next_index:

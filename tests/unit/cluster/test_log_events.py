@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from cluster.budgets.pace import Pace
+from cluster.budgets.turns import PAGE_TURN_BYTES
 from cluster.operations import log_events
 from cluster.operations.log_events import EventsPage
 from keelmq.log.log_events import EntryEvents, LogEvent, read_frames
@@ -154,4 +155,20 @@ async def test_what_is_removed_while_a_page_waits_is_not_passed_over(
     assert frames(answer)
     assert next_index < state.first_outcome
     gone = await node.call("GET", f"/v1/log/events?from_index={next_index}")
+    assert (gone.status, gone.body["code"], gone.body["first_index"]) == (410, "log_range_removed", state.first_outcome)
+
+
+async def test_what_is_removed_while_a_reader_waits_for_its_turn_is_told(node: Node) -> None:
+    await workload(node)
+    core, state = node.core, node.core.state
+    async with core.turn(core.log_page_turns, "127.0.0.1", PAGE_TURN_BYTES):
+        reading = asyncio.create_task(node.call("GET", "/v1/log/events?from_index=1"))
+
+        async def waits() -> bool:
+            return bool(core.log_page_turns._waiting)
+
+        await node.wait(waits)
+        state._applied.first_outcome = state.applied_index - 1
+    gone = await reading
+    assert gone.status == 410, "not a page without the events that are gone"
     assert (gone.status, gone.body["code"], gone.body["first_index"]) == (410, "log_range_removed", state.first_outcome)
