@@ -52,7 +52,7 @@ from store.commands.groups import (
     ResetOffsets,
 )
 from store.commands.views import Membership
-from store.errors import MEMBER_NOT_FOUND, Refused
+from store.errors import MEMBER_NOT_FOUND, TOPIC_NOT_FOUND, Refused
 
 
 class DeleteGroupQuery(Request, kw_only=True, frozen=True):
@@ -397,9 +397,11 @@ class GroupCoordinator:
     async def _reset_targets(self, body: ResetRequest) -> tuple[QueueOffset, ...]:
         """Return the offsets to set in the queues of the topic, at most QUEUES_MAX of them.
 
-        Raises Problem invalid_request, and Refused when the topic or the queue does not exist.
+        Raises Problem invalid_request, and Refused when the topic or the queue does not exist, or the topic is deleted
+        meanwhile: in a new one of its name the same offsets are other messages.
         """
         topic, state = check_topic(body.topic), self._core.state
+        topic_id = state.topic_id(topic)
         if sum(target is not None for target in (body.to, body.offset, body.timestamp_ms)) != 1:
             raise Problem("invalid_request", "give exactly one of to, offset and timestamp_ms")
         ranges = state.queue_ranges(topic)
@@ -416,6 +418,8 @@ class GroupCoordinator:
                 offset = queue_range.min_offset if body.to == "earliest" else queue_range.max_offset
             targets.append(QueueOffset(topic, queue_range.queue, offset))
             await pace.step()
+            if state.topic_id(topic) != topic_id:
+                raise Refused(TOPIC_NOT_FOUND, f"topic {topic} was deleted meanwhile", {"topic": topic})
         return tuple(targets)
 
 

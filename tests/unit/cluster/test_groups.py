@@ -14,6 +14,7 @@ from cluster.groups.commit_rules import check_commit
 from cluster.groups.sessions import BROKEN_SESSION_S
 from cluster.limits import OFFSETS_MAX, QUEUES_MAX, SESSION_TIMEOUT_MS_MIN
 from store.commands.groups import CommitOffsets, QueueOffset
+from store.commands.topics import DeleteTopic, PutTopic
 from tests.patience import PATIENCE_S
 from tests.unit.cluster.conftest import Node
 from tests.unit.store.counted_work import work_of
@@ -35,6 +36,28 @@ async def test_a_reset_sets_at_most_as_many_offsets_as_a_topic_has_queues(node: 
     assert (await node.call("PUT", "/v1/groups/g/offsets", {"offsets": offsets})).status == 200
     answer = await node.call("POST", "/v1/groups/g/reset", {"topic": "wide", "to": "earliest"})
     assert (answer.status, len(answer.body["offsets"])) == (200, QUEUES_MAX)
+
+
+async def test_a_reset_sets_no_offsets_of_a_topic_that_was_made_anew_meanwhile(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def make(messages: int) -> None:
+        await node.core.propose(PutTopic("again", 1))
+        sent = [{"body": "x"} for _ in range(messages)]
+        assert (await node.call("POST", "/v1/topics/again/messages", {"messages": sent})).status == 200
+
+    async def rest(_: pace.Pace) -> None:
+        monkeypatch.setattr(pace.Pace, "is_tired", False)
+        await node.core.propose(DeleteTopic("again"))
+        await make(3)
+
+    await make(2)
+    await node.call("PUT", "/v1/groups/g", {})
+    monkeypatch.setattr(pace.Pace, "rest", rest)
+    monkeypatch.setattr(pace.Pace, "is_tired", True)
+    answer = await node.call("POST", "/v1/groups/g/reset", {"topic": "again", "to": "latest"})
+    assert (answer.status, answer.body["code"]) == (404, "topic_not_found")
+    assert (await node.call("GET", "/v1/groups/g/offsets")).body["offsets"] == []
 
 
 async def test_the_loop_goes_on_while_a_reset_looks_for_a_time_in_many_queues(
