@@ -223,6 +223,21 @@ def test_entries_without_events_move_the_end_of_the_tables(tmp_path: Path) -> No
     assert LineageSink(Tables(tmp_path)).next_index == log.end + 500
 
 
+@pytest.mark.parametrize("format", FORMATS)
+def test_what_is_open_stays_when_jobs_begin_again_and_nothing_happens(format: Format, tmp_path: Path) -> None:
+    log = shop()
+    log.write(tmp_path, format)
+    before = killed_writer.content(tmp_path, format)
+    for end in (log.end + 5, log.end + 9):
+        sink = LineageSink(Tables(tmp_path))
+        sink.write(log.between(1, 1), sink.next_index, end)
+        assert killed_writer.content(tmp_path, format) == before
+    tables = Tables(tmp_path)
+    tables.recover()
+    tables.compact()
+    assert killed_writer.content(tmp_path, format) == before
+
+
 def test_compaction_by_another_program_is_kept(tmp_path: Path) -> None:
     log = shop()
     LineageSink(Tables(tmp_path)).write(log.between(1, 14), 1, 14)
