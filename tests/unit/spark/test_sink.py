@@ -224,6 +224,18 @@ def test_entries_without_events_move_the_end_of_the_tables(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("format", FORMATS)
+def test_the_first_batch_of_all_may_have_no_events(format: Format, tmp_path: Path) -> None:
+    log = History()
+    for _ in range(4):
+        log.entry()
+    log.write(tmp_path, format)
+    assert Tables(tmp_path).next_index == log.end
+    log.publish("orders", "a-0")
+    log.write(tmp_path)
+    assert [row["node_id"] for row in rows(Tables(tmp_path), "nodes") if row["kind"] == "message"]
+
+
+@pytest.mark.parametrize("format", FORMATS)
 def test_what_is_open_stays_when_jobs_begin_again_and_nothing_happens(format: Format, tmp_path: Path) -> None:
     log = shop()
     log.write(tmp_path, format)
