@@ -42,10 +42,6 @@ _CAUSES: Final = f"""
 _VISIBLE: Final = "SELECT DISTINCT src AS node_id FROM edges WHERE kind = 'IN_TOPIC'"
 """Messages that ever were in a topic: not those of undecided and rolled-back transactions, nor cancelled ones."""
 
-_NO_EDGES: Final = (
-    "(SELECT '' AS src, '' AS dst, '' AS kind, TIMESTAMPTZ '1970-01-01' AS ts, '' AS event_id WHERE false)"
-)
-
 
 class NoTables(Exception):
     """Raised when there are no tables at the path; the message says what to do."""
@@ -62,16 +58,12 @@ class Graph:
     def _open(self) -> None:
         tables = Tables(self._place)
         path = tables.storage.name
+        if tables.commit is None:
+            raise NoTables(f"there are no lineage tables in {path}: `keelmq-lineage run --tables {path}` makes them")
         self._connection = duckdb.connect()
         self._connection.execute("SET TimeZone = 'UTC'; SET parquet_metadata_cache = true")
         for name, table in (("events", tables.events), ("nodes", tables.nodes), ("edges", tables.edges)):
-            rows = table.rows()
-            if not rows.files and name != "edges":
-                raise NoTables(
-                    f"there are no lineage tables in {path}: `keelmq-lineage run --tables {path}` makes them"
-                )
-            found = rows_sql(self._connection, name, rows) if rows.files else f"SELECT * FROM {_NO_EDGES}"  # noqa: S608
-            self._connection.execute(f"CREATE VIEW {name} AS {found}")
+            self._connection.execute(f"CREATE VIEW {name} AS {rows_sql(self._connection, name, table.rows())}")
         self._connection.execute(f"CREATE VIEW causes AS {_CAUSES}; CREATE VIEW visible AS {_VISIBLE}")
 
     def close(self) -> None:

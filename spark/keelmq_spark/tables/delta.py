@@ -249,12 +249,9 @@ class DeltaFiles:
     def _create(self) -> Any:
         from deltalake import DeltaTable
 
-        columns = layout.schema_of(self._name)
-        if self._partition is not None and self._partition not in columns.names:
-            columns = columns.append(pa.field(self._partition, pa.bool_()))
         return DeltaTable.create(
             self._uri,
-            columns,
+            layout.stored_schema(self._name),
             mode="ignore",
             partition_by=self._partition,
             name=self._name,

@@ -15,8 +15,10 @@ from keelmq_spark.queries import answers
 from keelmq_spark.queries.drawing import Arrow, Box, draw, html
 from keelmq_spark.queries.graph import Graph, NoTables
 from keelmq_spark.queries.pictures import story_picture
+from keelmq_spark.tables.commits import Format
 from keelmq_spark.tables.errors import TablesError
 from keelmq_spark.tables.storage import storage_of
+from keelmq_spark.tables.tables import Tables
 from tests.unit.spark.history import START_US, History, shop
 
 
@@ -293,6 +295,35 @@ def test_tables_without_an_edge_can_be_asked(tmp_path: Path) -> None:
     with Graph(tmp_path) as graph:
         assert answers.story(graph, "message:orders/later-0")["edges"] == []
         assert answers.topic_graph(graph) == []
+
+
+@pytest.mark.parametrize("format", ["delta", "parquet"])
+def test_tables_without_a_row_answer_that_there_is_nothing(format: Format, tmp_path: Path) -> None:
+    log = History()
+    for _ in range(4):
+        log.entry()
+    log.write(tmp_path, format)
+    for command in ("summary", "orphans", "unresolved", "graph", "latency", "redeliveries", "dead-letters", "resets"):
+        assert not cli(tmp_path, command) or command == "summary"
+    assert cli(tmp_path, "summary")["events"]["n"] == 0
+    log.publish("orders", "a-0")
+    log.write(tmp_path)
+    assert cli(tmp_path, "summary")["events"]["n"] == 1
+
+
+@pytest.mark.parametrize("format", ["delta", "parquet"])
+def test_what_is_open_is_told_when_everything_else_is_pruned(format: Format, tmp_path: Path) -> None:
+    log = History()
+    log.half("t1", "orders", "t1-0")
+    log.write(tmp_path, format)
+    written = Tables(tmp_path)
+    written.recover()
+    written.prune(at(100))
+    with Graph(tmp_path) as graph:
+        assert graph.rows("SELECT * FROM events") == []
+        found = answers.unresolved(graph, 0, at(100))
+        assert [each["transaction_id"] for each in found] == ["t1"]
+        assert answers.story(graph, "transaction:t1")["node"]["state"] == "prepared"
 
 
 def test_an_id_in_several_topics_has_to_be_said_with_its_topic(tmp_path: Path) -> None:
