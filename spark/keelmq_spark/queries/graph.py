@@ -11,12 +11,15 @@ from typing import Any, Final, Self
 import duckdb
 
 from keelmq_spark.tables import schema
-from keelmq_spark.tables.published import rows_sql
+from keelmq_spark.tables.errors import TablesError
+from keelmq_spark.tables.published import Rows, rows_sql
 from keelmq_spark.tables.storage import Place
 from keelmq_spark.tables.tables import Tables
 
 DEPTH_MAX: Final = 64
 """Maximum number of steps of a walk between cause and effect."""
+OPENINGS_MAX: Final = 20
+"""Number of times that tables are opened whose files are replaced meanwhile."""
 FOUND_MAX: Final = 10_000
 """Maximum number of messages that a walk visits."""
 
@@ -56,15 +59,34 @@ class Graph:
         self._open()
 
     def _open(self) -> None:
+        for left in reversed(range(OPENINGS_MAX)):
+            found = self._found()
+            if found is None:
+                continue
+            self._connection = duckdb.connect()
+            self._connection.execute("SET TimeZone = 'UTC'; SET parquet_metadata_cache = true")
+            try:
+                for name, rows in found.items():
+                    self._connection.execute(f"CREATE VIEW {name} AS {rows_sql(self._connection, name, rows)}")
+            except duckdb.IOException:  # compacted or pruned since
+                self.close()
+                if not left:
+                    raise
+            else:
+                self._connection.execute(f"CREATE VIEW causes AS {_CAUSES}; CREATE VIEW visible AS {_VISIBLE}")
+                return
+        raise TablesError(f"{self._place} is committed more often than its files can be listed: ask again")
+
+    def _found(self) -> dict[str, Rows] | None:
+        """Return the rows of the tables as of the last commit; None when another one has come meanwhile, whose job may
+        have replaced files by ones that have later rows too.
+        """
         tables = Tables(self._place)
         path = tables.storage.name
         if tables.commit is None:
             raise NoTables(f"there are no lineage tables in {path}: `keelmq-lineage run --tables {path}` makes them")
-        self._connection = duckdb.connect()
-        self._connection.execute("SET TimeZone = 'UTC'; SET parquet_metadata_cache = true")
-        for name, table in (("events", tables.events), ("nodes", tables.nodes), ("edges", tables.edges)):
-            self._connection.execute(f"CREATE VIEW {name} AS {rows_sql(self._connection, name, table.rows())}")
-        self._connection.execute(f"CREATE VIEW causes AS {_CAUSES}; CREATE VIEW visible AS {_VISIBLE}")
+        found = {name: table.rows() for name, table in tables.all.items()}
+        return found if tables.format == "delta" or tables.is_current() else None
 
     def close(self) -> None:
         self._connection.close()
