@@ -16,6 +16,7 @@ from keelmq_spark.folding.fold import Fold
 from keelmq_spark.folding.fold_state import FoldState
 from keelmq_spark.folding.places import READ_AHEAD_MESSAGES, Places
 from keelmq_spark.folding.sink import LineageSink
+from keelmq_spark.queries.graph import Graph
 from keelmq_spark.tables import layout
 from keelmq_spark.tables.commits import Format
 from keelmq_spark.tables.directory import TablesLock
@@ -221,6 +222,18 @@ def test_entries_without_events_move_the_end_of_the_tables(tmp_path: Path) -> No
     assert commit is not None
     assert (commit.begin_index, commit.end_index) == (log.end, log.end + 500)
     assert LineageSink(Tables(tmp_path)).next_index == log.end + 500
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("name", ["my tables", "Zürich", "a#b?c", "a[1]*", "o'clock"])
+def test_a_directory_may_have_any_name(name: str, format: Format, tmp_path: Path) -> None:
+    log = shop()
+    log.write(tmp_path / name, format)
+    log.ack("late", "orders", 0, 3)
+    log.write(tmp_path / name)  # looks the messages up
+    with Graph(tmp_path / name) as graph:
+        (found,) = graph.rows("SELECT count(*) AS n FROM edges WHERE dst = 'consumer_group:late'")
+    assert found["n"] == 3
 
 
 @pytest.mark.parametrize("format", FORMATS)
