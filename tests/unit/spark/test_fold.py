@@ -235,6 +235,25 @@ def test_a_topic_that_was_deleted_and_made_again_is_consumed_again() -> None:
     assert ("message:orders/new-0", "consumer_group:g") in Folded(*entries(log.table())).of_kind("CONSUMED_BY")
 
 
+@pytest.mark.parametrize("made_again", [1, 2])
+def test_where_batches_and_jobs_end_changes_nothing_about_a_topic_that_was_made_again(made_again: int) -> None:
+    """`through_bytes` is a job that begins again for each batch: it remembers its state only."""
+    log = History()
+    log.publish("orders", "old-0", "old-1", "old-2")
+    log.ack("g", "orders", 0, 3)
+    for life in range(made_again):
+        log._ends.clear()
+        log.publish("orders", f"new-{life}-0", f"new-{life}-1")
+        log.ack("g", "orders", 0, 1)
+    log.publish("orders", "last")
+    log.ack("g", "orders", 1, 3)
+    lives = [f"new-{life}-{n}" for life in range(made_again) for n in range(2 if life == made_again - 1 else 1)]
+    expected = sorted(["old-0", "old-1", "old-2", *lives, "last"])
+    assert consumed_by(log) == expected
+    edges = Folded(log.table()).edges
+    assert sorted(edge["src"].partition("/")[2] for edge in edges if edge["kind"] == "CONSUMED_BY") == expected
+
+
 def test_a_message_that_is_given_back_counts_as_consumed_when_it_was_processed() -> None:
     log = History()
     log.publish("orders", "m-0", "m-1")

@@ -224,6 +224,19 @@ def test_entries_without_events_move_the_end_of_the_tables(tmp_path: Path) -> No
     assert LineageSink(Tables(tmp_path)).next_index == log.end + 500
 
 
+def test_a_job_that_begins_again_knows_that_a_topic_was_made_again(tmp_path: Path) -> None:
+    log = History()
+    log.publish("orders", "old-0", "old-1")
+    log.ack("g", "orders", 0, 2)
+    log.write(tmp_path)
+    log._ends.clear()
+    log.publish("orders", "new-0")
+    log.ack("g", "orders", 0, 1)
+    log.write(tmp_path)
+    consumed = {row["src"] for row in rows(Tables(tmp_path), "edges") if row["kind"] == "CONSUMED_BY"}
+    assert consumed == {"message:orders/old-0", "message:orders/old-1", "message:orders/new-0"}
+
+
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("name", ["my tables", "Zürich", "a#b?c", "a[1]*", "o'clock"])
 def test_a_directory_may_have_any_name(name: str, format: Format, tmp_path: Path) -> None:
