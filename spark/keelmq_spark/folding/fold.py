@@ -86,11 +86,11 @@ class Fold:
         """Return a mask of the rows that publish a message without earlier events."""
         simple = pc.and_(pc.equal(batch["type"], events.PUBLISH), pc.is_null(batch["transaction_id"]))
         simple = pc.and_(simple, pc.invert(_of_groups(batch["topic"])))
-        scheduled = pc.equal(batch["type"], events.SCHEDULE)
-        if self.state.messages or pc.any(scheduled).as_py():
+        opened = pc.is_in(batch["type"], value_set=pa.array([events.SCHEDULE, events.HALF]))
+        if self.state.messages or pc.any(opened).as_py():
             ids = node_ids(batch["topic"], batch["message_id"])
             known = pa.concat_arrays(
-                [pa.array(list(self.state.messages), pa.string()), plain(pa.chunked_array([ids]).filter(scheduled))]
+                [pa.array(list(self.state.messages), pa.string()), plain(pa.chunked_array([ids]).filter(opened))]
             )
             simple = pc.and_(simple, pc.invert(pc.is_in(ids, value_set=known)))
         return pc.fill_null(simple, False)

@@ -385,6 +385,17 @@ def test_where_batches_end_changes_nothing(size: int) -> None:
     assert len(whole.all_nodes) == len(whole.nodes)
 
 
+@pytest.mark.parametrize("decision", ["COMMIT", "ROLLBACK"])
+def test_where_batches_end_changes_nothing_about_an_id_that_is_published_while_it_is_half(decision: str) -> None:
+    log = History()
+    log.half("t1", "orders", "m-0")
+    log.publish("orders", "m-0")
+    log.decide(decision, "t1")
+    whole = Folded(log.table())
+    assert content(Folded(*entries(log.table()), through_bytes=True)) == content(whole)
+    assert [node["state"] for node in whole.all_nodes if node["node_id"] == "message:orders/m-0"] == ["published"]
+
+
 def test_rows_of_a_batch_may_come_in_any_order() -> None:
     table = shop().table()
     shuffled = table.take(list(reversed(range(table.num_rows))))
