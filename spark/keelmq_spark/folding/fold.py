@@ -22,7 +22,7 @@ from keelmq_spark.folding.fold_state import (
 )
 from keelmq_spark.folding.log_order import in_log_order, made_again, offsets_by_queue
 from keelmq_spark.folding.places import READ_AHEAD_MESSAGES, Places, node_ids
-from keelmq_spark.folding.processed import is_news, newly_processed
+from keelmq_spark.folding.processed import forget_processed, is_news, newly_processed
 from keelmq_spark.folding.rows import Edges, Row, constant, nodes_table, plain, single_rows
 from keelmq_spark.tables import schema
 from keelmq_spark.tables.schema import message_node, node
@@ -322,7 +322,9 @@ class Fold:
         origin = self._origin(row)
         group = node(schema.CONSUMER_GROUP, row.group)
         self._edges.add(origin, group, schema.DEAD_LETTERED, row.us, row.event_id)
-        self._give_back(row, self._delivery(row, origin, ""))
+        delivery = self._delivery(row, origin, "")
+        forget_processed(self.state, row.group, delivery.topic, delivery.queue, delivery.offset)
+        self._give_back(row, delivery)
 
     def _origin(self, row: Row) -> str:
         first = self._first_delivery(row)

@@ -173,7 +173,9 @@ def dead_letters(graph: Graph, consumer_group: str | None = None, limit: int = L
                   any_value(n.attrs.key) AS key, any_value(n.attrs."group") AS producer_group, min(n.first_ts) AS sent
            FROM edges d LEFT JOIN nodes n ON n.node_id = d.src
            WHERE d.kind = 'DEAD_LETTERED' AND (? IS NULL OR d.dst = ?)
-             AND NOT EXISTS (SELECT 1 FROM edges c WHERE c.kind = 'CONSUMED_BY' AND c.src = d.src AND c.dst = d.dst)
+             AND NOT EXISTS (
+                 SELECT 1 FROM edges c
+                 WHERE c.kind = 'CONSUMED_BY' AND c.src = d.src AND c.dst = d.dst AND c.ts >= d.ts)
            GROUP BY d.src, d.dst ORDER BY dead_since, node_id, consumer_group LIMIT ?""",
         [*[consumer_group and schema.node(schema.CONSUMER_GROUP, consumer_group)] * 2, limit],
     )

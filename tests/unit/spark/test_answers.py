@@ -171,6 +171,32 @@ def test_open_dead_letters_are_those_that_the_group_did_not_process_since(tmp_pa
     assert cli(tmp_path, "dead-letters", "--limit", "1") == found[:1]
 
 
+def test_a_dead_letter_that_was_processed_before_it_died_is_open(tmp_path: Path) -> None:
+    log = History()
+    log.publish("orders", "a", "b", "c")
+    log.ack("g", "orders", 0, 3)
+    log.reset("g", "orders", 3, 0)  # everything once more, and now it fails
+    for number, name in enumerate("ab"):
+        log.retry("g", "orders", number, name, kind="DLQ")
+    log.ack("g", "orders", 0, 3)
+    log.publish("%DLQ%g", "a", "b", attempt=1)
+    log.write(tmp_path)
+    assert [each["node_id"] for each in cli(tmp_path, "dead-letters")] == ["message:orders/a", "message:orders/b"]
+    log.retry("g", "orders", 0, "a", attempt=0)  # an operator replays it
+    log.publish("%RETRY%g", "a", attempt=0)
+    log.ack("g", "%RETRY%g", 0, 1)
+    log.write(tmp_path)
+    assert [each["node_id"] for each in cli(tmp_path, "dead-letters")] == ["message:orders/b"]
+    log.reset("g", "orders", 3, 0)
+    again = log.retry("g", "orders", 0, "a", kind="DLQ")
+    log.ack("g", "orders", 0, 1)
+    log.publish("%DLQ%g", "a", attempt=1)
+    log.write(tmp_path)
+    found = {each["node_id"]: each["dead_since"] for each in cli(tmp_path, "dead-letters")}
+    assert sorted(found) == ["message:orders/a", "message:orders/b"]
+    assert datetime.fromisoformat(found["message:orders/a"]) == at(again)
+
+
 def test_resets_are_told_or_show_in_the_commits_after_them(tmp_path: Path) -> None:
     log = History()
     log.publish("orders", *"abcdef")

@@ -5,7 +5,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from keelmq_spark.folding import intervals
 from keelmq_spark.folding.fold import Fold
 from keelmq_spark.folding.fold_state import FILTERS_MAX, FoldState, decode_state, encode_state
 from keelmq_spark.folding.places import Places
@@ -336,17 +335,6 @@ def test_a_delivery_of_a_topic_that_was_made_again_says_nothing_about_the_new_to
     log.ack("g", "orders", 0, 1)
     consumed = Folded(*entries(log.table()), through_bytes=True).of_kind("CONSUMED_BY")
     assert {source for source, _ in consumed} == {"message:orders/old-0", "message:orders/new-0"}
-
-
-def test_a_set_of_ranges_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("keelmq_spark.folding.intervals.RANGES_MAX", 2)
-    ranges: intervals.Ranges = []
-    for begin in (20, 0, 10):
-        intervals.add(ranges, begin, begin + 5)
-    assert ranges == [[0, 15], [20, 25]]
-    intervals.add_except(ranges, 14, 30, [12, 27, 29])
-    assert ranges == [[0, 27], [28, 29]]
-    assert list(intervals.missing(ranges, 0, 40)) == [(27, 28), (29, 40)]
 
 
 def test_a_scheduled_message_is_one_node_whether_it_comes_or_not() -> None:
