@@ -202,6 +202,14 @@ def test_pruning_that_is_killed_leaves_whole_tables(
     assert min(row["ts"] for row in rows(again, "edges")) >= at(10)
 
 
+@pytest.mark.parametrize("days", ["1000000", "inf", "-1"])
+def test_ages_that_no_calendar_has_are_refused(days: str, tmp_path: Path) -> None:
+    shop().write(tmp_path)
+    for command in (["prune", "--older-than", days], ["run", "--once", "--keep-days", days, "--cores", "none"]):
+        done = CliRunner().invoke(app, [*command, "--tables", str(tmp_path)])
+        assert (done.exit_code, "--cores" in done.output) == (2, False), done.output
+
+
 def test_tables_that_a_job_writes_are_not_tidied(tmp_path: Path) -> None:
     killed_writer.write(tmp_path, "parquet")
     before = killed_writer.content(tmp_path, "parquet")
