@@ -132,6 +132,12 @@ class Places:
         self._blocks.pop(place, None)
         self._cached -= sum(len(run.nodes) for run in self._runs.pop(place, ()))
 
+    def clear(self) -> None:
+        """Forget everything, because the table has lost messages."""
+        self._blocks.clear()
+        self._runs.clear()
+        self._cached = 0
+
     def _drop_oldest(self) -> None:
         """Drop the oldest run of the queue written to longest ago; an active queue keeps its newest run."""
         place, runs = next(iter(self._runs.items()))

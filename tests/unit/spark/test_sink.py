@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from keelmq_spark.tables.directory import TablesLock
 from keelmq_spark.tables.errors import Gap, OtherLog, TablesError, TablesInUse
 from keelmq_spark.tables.tables import Tables
 from tests.unit.spark import killed_writer
-from tests.unit.spark.history import History, shop
+from tests.unit.spark.history import START_US, History, shop
 
 ROOT = Path(__file__).parents[3]
 KILLS_STEP = 4
@@ -222,6 +223,22 @@ def test_entries_without_events_move_the_end_of_the_tables(tmp_path: Path) -> No
     assert commit is not None
     assert (commit.begin_index, commit.end_index) == (log.end, log.end + 500)
     assert LineageSink(Tables(tmp_path)).next_index == log.end + 500
+
+
+@pytest.mark.parametrize("begins_again", [False, True])
+def test_what_is_pruned_is_consumed_by_nobody(begins_again: bool, tmp_path: Path) -> None:
+    log = History()
+    log.publish("orders", "a", "b")
+    end = log.publish("orders", "c") + 1
+    sink = LineageSink(Tables(tmp_path))
+    sink.write(log.between(1, end), 1, end)
+    sink.prune(datetime.fromtimestamp(START_US / 1_000_000 + 2, UTC))
+    if begins_again:
+        sink = LineageSink(Tables(tmp_path))
+    log.ack("g", "orders", 0, 3)
+    sink.write(log.between(end, log.end), end, log.end)
+    consumed = {row["src"] for row in rows(Tables(tmp_path), "edges") if row["kind"] == "CONSUMED_BY"}
+    assert consumed == {"message:orders/c"}
 
 
 def test_a_job_that_begins_again_knows_that_a_topic_was_made_again(tmp_path: Path) -> None:
