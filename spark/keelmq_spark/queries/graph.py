@@ -152,7 +152,12 @@ class Graph:
 
     def messages_of_id(self, message_id: str) -> list[str]:
         """Return the node ids of the messages with this id, in all topics."""
-        rows = self.rows("SELECT DISTINCT topic FROM events WHERE message_id = ? AND topic IS NOT NULL", [message_id])
+        rows = self.rows(
+            """SELECT topic FROM events WHERE message_id = ? AND topic IS NOT NULL
+               UNION  -- what is open outlives its events
+               SELECT attrs.topic FROM nodes WHERE kind = 'message' AND open AND attrs.message_id = ?""",
+            [message_id, message_id],
+        )
         topics = sorted(row["topic"] for row in rows if not row["topic"].startswith(schema.GROUP_TOPICS))
         return [schema.message_node(topic, message_id) for topic in topics]
 

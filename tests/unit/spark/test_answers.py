@@ -350,6 +350,7 @@ def test_what_is_open_is_told_when_everything_else_is_pruned(format: Format, tmp
         found = answers.unresolved(graph, 0, at(100))
         assert [each["transaction_id"] for each in found] == ["t1"]
         assert answers.story(graph, "transaction:t1")["node"]["state"] == "prepared"
+        assert graph.find("t1-0") == ["message:orders/t1-0"]
 
 
 def test_an_id_in_several_topics_has_to_be_said_with_its_topic(tmp_path: Path) -> None:
