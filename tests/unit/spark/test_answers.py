@@ -376,6 +376,15 @@ def test_pictures_are_svg_or_a_page(tables: Path, tmp_path: Path) -> None:
     assert wrong.exit_code == 2
 
 
+def test_a_picture_of_names_with_control_characters_is_svg(tmp_path: Path) -> None:
+    log = History()
+    log.publish("orders", "a-0", group="sh\x1b[31m\x00op", causation_id="\x01\n\uffff<z")
+    log.write(tmp_path)
+    with Graph(tmp_path) as graph:
+        texts = [each.text for each in ElementTree.fromstring(story_picture(graph, "message:orders/a-0")).iter()]
+    assert {"sh\\x1b[31m\\x00op", "?/\\x01\\x0a\\uffff<z"} <= set(texts)
+
+
 def test_a_drawing_escapes_its_texts_and_survives_circles() -> None:
     boxes = [Box("a", "topic", "<a & b>"), Box("b", "topic", "b"), Box("c", "topic", "c")]
     svg = draw(
