@@ -14,12 +14,15 @@ _TOPIC_OF: Final = "split_part(substr({0}, 9), '/', 1)"
 
 
 def story(graph: Graph, node_id: str) -> Fact:
-    """Return the facts of one message or transaction: `node`, its `edges`, ordered `events`, and `related` nodes."""
+    """Return the facts of one message or transaction: `node`, its `edges`, ordered `events`, and `related` nodes. Of a
+    topic or group, which has an edge for each message, only the last LIMIT edges in each direction.
+    """
     (node,) = graph.nodes([node_id]) or [{"node_id": node_id, "kind": node_id.partition(":")[0], "state": None}]
     around = [node_id]
     if node["kind"] == schema.MESSAGE:
         around += [edge["src"] for edge in graph.edges("dst", [node_id], [schema.RETRY_OF])]
-    edges = graph.named(graph.edges("src", around)) + graph.edges("dst", [node_id])
+    last = None if node["kind"] in (schema.MESSAGE, schema.TRANSACTION) else LIMIT
+    edges = graph.named(graph.edges("src", around, last=last)) + graph.edges("dst", [node_id], last=last)
     if node["kind"] == schema.MESSAGE:
         unnamed = graph.edges("dst", also_unnamed([node_id])[1:], [schema.CAUSED_BY])
         edges += [edge | {"dst": node_id} for edge in unnamed]

@@ -127,13 +127,19 @@ class Graph:
             found[row["node_id"]] = row if known is None else _merged(known, row)
         return [found[node_id] for node_id in wanted if node_id in found]
 
-    def edges(self, column: str, node_ids: Iterable[str], kinds: Sequence[str] = ()) -> list[Fact]:
-        """Return the edges whose `column` (src or dst) is one of the ids, each once, ordered by time."""
+    def edges(
+        self, column: str, node_ids: Iterable[str], kinds: Sequence[str] = (), last: int | None = None
+    ) -> list[Fact]:
+        """Return the edges whose `column` (src or dst) is one of the ids, each once, ordered by time; with `last` no
+        more than this number, the last ones.
+        """
         wanted = list(dict.fromkeys(node_ids))
         if not wanted:
             return []
         of_kinds = f" AND kind IN ({', '.join('?' for _ in kinds)})" if kinds else ""
         query = f"SELECT src, dst, kind, ts, event_id FROM edges WHERE {_is(column, wanted)}{of_kinds}"  # noqa: S608
+        if last is not None:
+            query += f" ORDER BY ts DESC, src, dst LIMIT {last:d}"
         found: dict[tuple[str, str, str], Fact] = {}
         for row in self.rows(query, [*wanted, *kinds]):
             known = found.get((row["src"], row["dst"], row["kind"]))

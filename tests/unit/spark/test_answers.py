@@ -70,6 +70,19 @@ def test_the_story_of_a_message_that_was_given_back_and_died(graph: Graph) -> No
     assert {"PRODUCED", "IN_TOPIC", "RETRY_OF", "DEAD_LETTERED", "CONSUMED_BY"} == set(kinds)
 
 
+def test_the_story_of_a_topic_is_about_its_last_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("keelmq_spark.queries.answers.LIMIT", 3)
+    log = History()
+    for number in range(5):
+        log.publish("orders", f"m-{number}", group="web")
+    log.write(tmp_path)
+    with Graph(tmp_path) as graph:
+        story = answers.story(graph, "topic:orders")
+        assert [edge["src"] for edge in story["edges"]] == [f"message:orders/m-{number}" for number in (2, 3, 4)]
+        assert len(story["related"]) == 3
+        assert len(answers.story(graph, "producer_group:web")["edges"]) == 3
+
+
 def test_the_story_of_a_transaction(graph: Graph) -> None:
     story = answers.story(graph, "transaction:t1")
     assert [event["type"] for event in story["events"]] == ["HALF", "COMMIT", "PUBLISH"]
