@@ -10,7 +10,7 @@ import typer
 
 from keelmq.cli.output import EXIT_ERROR, EXIT_USAGE, AsJson, print_json, print_table
 from keelmq_spark import cli_run
-from keelmq_spark.cli_run import DEFAULT_TABLES
+from keelmq_spark.cli_run import DAYS_MAX, DEFAULT_TABLES
 from keelmq_spark.queries import answers
 from keelmq_spark.queries.graph import DEPTH_MAX, Fact, Graph, NoTables
 from keelmq_spark.tables.errors import TablesError
@@ -274,7 +274,8 @@ def compact(tables: Tables = DEFAULT_TABLES) -> None:
 @app.command()
 def prune(
     older_than_days: Annotated[
-        float, typer.Option("--older-than", min=0, metavar="DAYS", help="Age from which on rows are removed.")
+        float,
+        typer.Option("--older-than", min=0, max=DAYS_MAX, metavar="DAYS", help="Age from which on rows are removed."),
     ],
     tables: Tables = DEFAULT_TABLES,
 ) -> None:

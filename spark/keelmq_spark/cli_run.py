@@ -21,6 +21,8 @@ EXAMPLES = (
 
 
 DEFAULT_TABLES: Final = "lineage"
+DAYS_MAX: Final = 100_000
+"""Maximum age for pruning: a time before the year 1 is none."""
 
 
 class TableFormat(StrEnum):
@@ -70,7 +72,13 @@ def run(
     ] = False,
     keep_days: Annotated[
         float | None,
-        typer.Option("--keep-days", min=0, metavar="DAYS", help="Prune what is older, every hour; default: keep all."),
+        typer.Option(
+            "--keep-days",
+            min=0,
+            max=DAYS_MAX,
+            metavar="DAYS",
+            help="Prune what is older, every hour; default: keep all.",
+        ),
     ] = None,
     interval_ms: Annotated[
         int, typer.Option("--interval-ms", min=0, max=3_600_000, help="Time between micro-batches.")

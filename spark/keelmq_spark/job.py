@@ -5,6 +5,7 @@ job is: each start has a checkpoint of its own, because Spark wants one, and beg
 second record of progress that could belong to another log, or be ahead of the tables.
 """
 
+import hashlib
 import json
 import logging
 import os
@@ -94,11 +95,14 @@ def session(cores: str = "2", name: str = "keelmq-lineage") -> "SparkSession":
 class Checkpoint:
     """The checkpoint of one start. Spark writes into it what a batch will read before the batch begins."""
 
-    def __init__(self, parent: Path) -> None:
-        """Make an empty one in `parent`, and remove those of earlier starts."""
-        for earlier in parent.glob("start-*"):
+    def __init__(self, parent: Path, tables: str) -> None:
+        """Make an empty one in `parent`, and remove those of earlier starts with the same tables, which other jobs that
+        use the directory do not have.
+        """
+        prefix = f"start-{hashlib.sha256(tables.encode()).hexdigest()[:16]}-"
+        for earlier in parent.glob(f"{prefix}*"):
             shutil.rmtree(earlier, ignore_errors=True)
-        self._path = parent.absolute() / f"start-{uuid.uuid4().hex}"
+        self._path = parent.absolute() / f"{prefix}{uuid.uuid4().hex}"
         self._path.mkdir(parents=True)
 
     @property
@@ -125,7 +129,8 @@ def start(spark: "SparkSession", options: JobOptions, reporter: Reporter | None 
     sink = LineageSink(Tables(options.tables, options.format), cluster_uid)
     begin = sink.next_index or first_index
     starting = {"cluster": cluster_uid, "index": begin} if cluster_uid else {"index": begin}
-    checkpoint = Checkpoint(options.checkpoint or sink.tables.storage.checkpoints())
+    storage = sink.tables.storage
+    checkpoint = Checkpoint(options.checkpoint or storage.checkpoints(), storage.name)
     reader = (
         spark.readStream.format("keelmq")
         .options(**settings)

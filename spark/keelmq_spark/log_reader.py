@@ -170,7 +170,8 @@ class LogReader:
                     wait_ms=WAIT_MS,
                     max_bytes=max_bytes,
                     anywhere=self._anywhere,
-                )
+                ),
+                waits=True,
             )
             if (page.next_index, page.next_event) != (index, event):
                 return page
@@ -179,13 +180,17 @@ class LogReader:
             self._anywhere = not self._anywhere  # this node is behind: ask the leader, or another one
             self._disconnect()
 
-    async def _until_answered(self, ask: Callable[[Admin], Coroutine[Any, Any, T]]) -> T:
+    async def _until_answered(self, ask: Callable[[Admin], Coroutine[Any, Any, T]], *, waits: bool = False) -> T:
+        """Return the answer of a node. Raises LogRangeRemoved when no node that can be asked has the range.
+
+        With `waits`, a node that cannot be asked is waited for until the time is over, because it may have the range.
+        """
         deadline_s = time.monotonic() + self._timeout_s
         while True:
             try:
                 return self._checked(await ask(Admin(self._connected())))
             except LogRangeRemoved as removed:
-                return await self._ask_all(ask, removed)
+                return await self._ask_all(ask, removed, deadline_s if waits else 0.0)
             except (InvalidRequest, ServerNotTrusted, Closed):
                 raise
             except KeelMQError as error:
@@ -209,9 +214,30 @@ class LogReader:
             f"{found}: name the servers of the former, or begin with another checkpoint"
         )
 
-    async def _ask_all(self, ask: Callable[[Admin], Coroutine[Any, Any, T]], removed: LogRangeRemoved) -> T:
-        """Ask the other nodes, because one node does not reach back so far; stay with the first that does."""
-        for server in self._servers:
+    async def _ask_all(
+        self, ask: Callable[[Admin], Coroutine[Any, Any, T]], removed: LogRangeRemoved, deadline_s: float
+    ) -> T:
+        """Ask the other nodes, because one node does not reach back so far; stay with the first that does. Those that
+        cannot be asked are asked again until the deadline.
+        """
+        awaited = list(self._servers)
+        while awaited:
+            answer, awaited, removed = await self._ask_each(ask, removed, awaited)
+            if answer is not None:
+                return answer
+            if time.monotonic() > deadline_s:
+                break
+            await asyncio.sleep(PAUSE_S)
+        raise removed
+
+    async def _ask_each(
+        self, ask: Callable[[Admin], Coroutine[Any, Any, T]], removed: LogRangeRemoved, servers: Sequence[str]
+    ) -> tuple[T | None, list[str], LogRangeRemoved]:
+        """Return the first answer of the servers, or those that could not be asked; and the error of the one that
+        reaches furthest back.
+        """
+        silent: list[str] = []
+        for server in servers:
             connection = Connection([server], tls=self._tls, token=self._token)
             try:
                 answer = self._checked(await ask(Admin(connection)))
@@ -220,13 +246,16 @@ class LogReader:
                 raise
             except KeelMQError as error:
                 connection.close()
-                if isinstance(error, LogRangeRemoved) and (error.first_index or 0) < (removed.first_index or 0):
+                if not isinstance(error, LogRangeRemoved):
+                    log.warning("reading the log: %s: %s", server, error)
+                    silent.append(server)
+                elif (error.first_index or 0) < (removed.first_index or 0):
                     removed = error
             else:
                 self._disconnect()
                 self._connection = connection
-                return answer
-        raise removed
+                return answer, silent, removed
+        return None, silent, removed
 
     async def _first_index(self) -> int:
         async def ask(admin: Admin) -> EventsPage:

@@ -37,6 +37,7 @@ FETCH_MAX_BYTES_MAX: Final = 16 * 1024 * 1024
 FAILOVER_TIMEOUT_MS: Final = 120_000
 
 _EARLIEST: Final = -2
+_INDEX_KEYS: Final = ({"index"}, {"cluster", "index"})
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class SourceOptions:
     topics: tuple[str, ...]
     starting: Literal["earliest", "latest"] | int
     cluster_uid: str
-    """Unique id of the cluster that `starting` is an index of; empty for any."""
+    """Unique id of the cluster that `starting` or `ending` is an index of; empty for any."""
     first_offsets: Mapping[tuple[str, int], int]
     """First offset by topic and queue; earlier messages are left out."""
     ending: Literal["latest"] | int
@@ -77,6 +78,9 @@ class SourceOptions:
         if (view == "messages") != bool(topics):
             raise ValueError("subscribe: the view messages needs topics, with commas between; events takes none")
         starting, cluster_uid, first_offsets = _starting(given.get("startingoffsets", "earliest"), view, topics)
+        ending, ending_uid = _ending(given.get("endingoffsets", "latest"))
+        if cluster_uid and ending_uid and cluster_uid != ending_uid:
+            raise ValueError(f"endingOffsets: of the cluster {ending_uid}, and startingOffsets of {cluster_uid}")
         timestamp = given.get("startingtimestamp")
         if timestamp is not None and "startingoffsets" in given:
             raise ValueError("startingOffsets or startingTimestamp, not both")
@@ -88,9 +92,9 @@ class SourceOptions:
             view=view,
             topics=topics,
             starting=starting,
-            cluster_uid=cluster_uid,
+            cluster_uid=cluster_uid or ending_uid,
             first_offsets=first_offsets,
-            ending=_ending(given.get("endingoffsets", "latest")),
+            ending=ending,
             starting_timestamp_ms=None if timestamp is None else _number("startingTimestamp", timestamp, 0),
             max_offsets_per_trigger=None if limit is None else _number("maxOffsetsPerTrigger", limit, 1),
             min_partitions=_number("minPartitions", given.get("minpartitions", str(MIN_PARTITIONS)), 1, 10_000),
@@ -135,11 +139,8 @@ def _starting(
     if text == "latest":
         return "latest", "", {}
     value = _json("startingOffsets", text)
-    if value.keys() in ({"index"}, {"cluster", "index"}):
-        cluster_uid = value.get("cluster", "")
-        if not isinstance(cluster_uid, str):
-            raise ValueError(f"startingOffsets: the cluster is the unique id of one, not {cluster_uid!r}")
-        return _index("startingOffsets", value["index"]), cluster_uid, {}
+    if value.keys() in _INDEX_KEYS:
+        return *_index("startingOffsets", value), {}
     if view != "messages":
         raise ValueError('startingOffsets: earliest, latest or {"index": n}')
     first: dict[tuple[str, int], int] = {}
@@ -153,13 +154,13 @@ def _starting(
     return "earliest", "", first
 
 
-def _ending(text: str) -> Literal["latest"] | int:
+def _ending(text: str) -> tuple[Literal["latest"] | int, str]:
     if text == "latest":
-        return "latest"
+        return "latest", ""
     value = _json("endingOffsets", text)
-    if value.keys() != {"index"}:
+    if value.keys() not in _INDEX_KEYS:
         raise ValueError('endingOffsets: latest or {"index": n}')
-    return _index("endingOffsets", value["index"])
+    return _index("endingOffsets", value)
 
 
 def _json(name: str, text: str) -> dict[str, object]:
@@ -172,10 +173,14 @@ def _json(name: str, text: str) -> dict[str, object]:
     return value
 
 
-def _index(name: str, value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name}: the index is a number from 1 on, not {value!r}")
-    return value
+def _index(name: str, value: Mapping[str, object]) -> tuple[int, str]:
+    """Return the index, and the cluster's unique id, empty for any."""
+    index, cluster_uid = value["index"], value.get("cluster", "")
+    if not isinstance(cluster_uid, str):
+        raise ValueError(f"{name}: the cluster is the unique id of one, not {cluster_uid!r}")
+    if not isinstance(index, int) or isinstance(index, bool) or index < 1:
+        raise ValueError(f"{name}: the index is a number from 1 on, not {index!r}")
+    return index, cluster_uid
 
 
 def _number(name: str, text: str, least: int, most: int | None = None) -> int:

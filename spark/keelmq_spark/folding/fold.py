@@ -20,43 +20,15 @@ from keelmq_spark.folding.fold_state import (
     OpenTransaction,
     key_of,
 )
-from keelmq_spark.folding.log_order import in_log_order
+from keelmq_spark.folding.log_order import in_log_order, made_again, offsets_by_queue
 from keelmq_spark.folding.places import READ_AHEAD_MESSAGES, Places, node_ids
-from keelmq_spark.folding.processed import is_news, newly_processed
-from keelmq_spark.folding.rows import Edges, constant, nodes_table, plain
+from keelmq_spark.folding.processed import forget_processed, is_news, newly_processed
+from keelmq_spark.folding.rows import Edges, Row, constant, nodes_table, plain, single_rows
 from keelmq_spark.tables import schema
 from keelmq_spark.tables.schema import message_node, node
 from keelmq_spark.views import events
 
 _DECIDED: Final = {events.COMMIT: schema.COMMITTED, events.ROLLBACK: schema.ROLLED_BACK}
-_SLOW_COLUMNS: Final = [
-    "event_id", "us", "type", "message_id", "transaction_id", "topic", "queue", "offset", "offset_end", "group",
-    "client", "attempt", "trace_id", "causation_id", "key", "raft_index", "bytes",
-    "filter",
-]  # fmt: skip
-
-
-class Row(NamedTuple):
-    """An event on the slow path; `us` is its time in microseconds."""
-
-    event_id: str
-    us: int
-    type: str
-    message_id: str
-    transaction_id: str
-    topic: str
-    queue: int
-    offset: int
-    offset_end: int
-    group: str
-    client: str | None
-    attempt: int | None
-    trace_id: str | None
-    causation_id: str | None
-    key: str | None
-    raft_index: int
-    bytes: int | None
-    filter: str | None
 
 
 class Folded(NamedTuple):
@@ -83,16 +55,12 @@ class Fold:
         batch = in_log_order(batch.filter(pc.greater(batch["raft_index"], self.state.raft_index)))
         self._edges, self._settled, self._committed = Edges(), [], []
         columns = []
-        if batch.num_rows:
-            simple = self._simple_rows(batch)
-            self._register(batch)
-            columns.append(self._publish_columns(batch.filter(simple)))
-            self._note_hubs(batch)
-            slow = batch.filter(pc.invert(simple))
-            slow = slow.append_column("us", pc.cast(slow["ts"], pa.int64())).select(_SLOW_COLUMNS)
-            for values in zip(*(column.to_pylist() for column in slow.columns), strict=True):
-                self._apply(Row(*values))
-            self.state.raft_index = batch["raft_index"][-1].as_py()
+        while batch.num_rows:
+            again = made_again(batch.filter(_of_topics(batch)))
+            part = batch if again is None else batch.filter(pc.less(batch["raft_index"], again))
+            batch = batch.slice(part.num_rows)
+            columns.append(self._fold_part(part))
+            self.state.raft_index = part["raft_index"][-1].as_py()
         self._let_go()
         state = self.state
         nodes = pa.concat_tables([*columns, nodes_table(self._settled)])
@@ -100,37 +68,55 @@ class Fold:
         open_nodes = nodes_table([*state.hubs.values(), *transactions, *state.messages.values()])
         return Folded(nodes, self._edges.table(), open_nodes)
 
+    def _fold_part(self, part: Any) -> Any:
+        """Fold events of which none is of a topic before and after it was deleted and made again. Return the nodes of
+        messages that were simply published.
+        """
+        simple = self._simple_rows(part)
+        self._register(part)
+        nodes = self._publish_columns(part.filter(simple))
+        self._note_hubs(part)
+        for row in single_rows(part.filter(pc.invert(simple))):
+            self._apply(row)
+        return nodes
+
     # Whole columns
 
     def _simple_rows(self, batch: Any) -> Any:
         """Return a mask of the rows that publish a message without earlier events."""
         simple = pc.and_(pc.equal(batch["type"], events.PUBLISH), pc.is_null(batch["transaction_id"]))
         simple = pc.and_(simple, pc.invert(_of_groups(batch["topic"])))
-        scheduled = pc.equal(batch["type"], events.SCHEDULE)
-        if self.state.messages or pc.any(scheduled).as_py():
+        opened = pc.is_in(batch["type"], value_set=pa.array([events.SCHEDULE, events.HALF]))
+        if self.state.messages or pc.any(opened).as_py():
             ids = node_ids(batch["topic"], batch["message_id"])
             known = pa.concat_arrays(
-                [pa.array(list(self.state.messages), pa.string()), plain(pa.chunked_array([ids]).filter(scheduled))]
+                [pa.array(list(self.state.messages), pa.string()), plain(pa.chunked_array([ids]).filter(opened))]
             )
             simple = pc.and_(simple, pc.invert(pc.is_in(ids, value_set=known)))
         return pc.fill_null(simple, False)
 
     def _register(self, batch: Any) -> None:
-        of_topics = pc.and_(pc.equal(batch["type"], events.PUBLISH), pc.invert(_of_groups(batch["topic"])))
-        published = batch.filter(pc.fill_null(of_topics, False))
+        published = batch.filter(_of_topics(batch))
         if not published.num_rows:
             return
-        ids = node_ids(published["topic"], published["message_id"])
-        anew = self._places.add(published, ids)
-        for topic, queue in anew:
-            suffix = "\n" + key_of(topic, queue)
-            tables: tuple[dict[str, Any], ...] = (self.state.consumed, self.state.selected, self.state.given_back)
-            for table in tables:
-                for key in [key for key in table if key.endswith(suffix)]:
-                    del table[key]
-            for delivery in self._deliveries():
-                if (delivery.topic, delivery.queue) == (topic, queue):
-                    delivery.topic = ""
+        ends = self.state.ends
+        for topic, queue, first, last in offsets_by_queue(published):
+            if first < ends.get(key_of(topic, queue), 0):
+                self._begin_anew(topic, queue)
+            ends[key_of(topic, queue)] = last + 1
+        self._places.add(published, node_ids(published["topic"], published["message_id"]))
+
+    def _begin_anew(self, topic: str, queue: int) -> None:
+        """Forget what was about the offsets of a queue, because its topic was deleted and made again."""
+        self._places.forget((topic, queue))
+        suffix = "\n" + key_of(topic, queue)
+        tables: tuple[dict[str, Any], ...] = (self.state.consumed, self.state.selected, self.state.given_back)
+        for table in tables:
+            for key in [key for key in table if key.endswith(suffix)]:
+                del table[key]
+        for delivery in self._deliveries():
+            if (delivery.topic, delivery.queue) == (topic, queue):
+                delivery.topic = ""
 
     def _deliveries(self) -> Iterator[Delivery]:
         for waiting in self.state.waiting.values():
@@ -336,7 +322,9 @@ class Fold:
         origin = self._origin(row)
         group = node(schema.CONSUMER_GROUP, row.group)
         self._edges.add(origin, group, schema.DEAD_LETTERED, row.us, row.event_id)
-        self._give_back(row, self._delivery(row, origin, ""))
+        delivery = self._delivery(row, origin, "")
+        forget_processed(self.state, row.group, delivery.topic, delivery.queue, delivery.offset)
+        self._give_back(row, delivery)
 
     def _origin(self, row: Row) -> str:
         first = self._first_delivery(row)
@@ -437,6 +425,12 @@ class Fold:
             self._settled.append(state.messages.pop(next(iter(state.messages))))
         while len(state.transactions) > OPEN_MAX:
             self._settled.append(state.transactions.pop(next(iter(state.transactions))).row)
+
+
+def _of_topics(batch: Any) -> Any:
+    """Return a mask of the messages that are published in a topic that is no group's."""
+    published = pc.and_(pc.equal(batch["type"], events.PUBLISH), pc.invert(_of_groups(batch["topic"])))
+    return pc.fill_null(published, False)
 
 
 def _of_groups(topics: Any) -> Any:

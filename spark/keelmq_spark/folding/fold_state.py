@@ -82,6 +82,9 @@ class FoldState(msgspec.Struct):
     for what it gave back. A message that is processed later, in a delivery or after a reset, closes its gap."""
     selected: dict[str, dict[str, Ranges]] = {}
     """The same of groups that select messages, by filter: of each range, the group processed what it selects."""
+    ends: dict[str, int] = {}
+    """Offset behind the last message that was published, by topic and queue. A message below it is of a topic that was
+    deleted and made again. States of earlier versions have none."""
 
 
 _encode = msgspec.msgpack.Encoder().encode

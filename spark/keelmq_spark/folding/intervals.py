@@ -50,6 +50,14 @@ def add_except(ranges: Ranges, begin: int, end: int, left_out: Iterable[int]) ->
     add(ranges, begin, end)
 
 
+def remove(ranges: Ranges, offset: int) -> None:
+    """Remove one offset from `ranges`."""
+    at = bisect_right(ranges, offset, key=_begin) - 1
+    if at >= 0 and offset < ranges[at][1]:
+        begin, end = ranges[at]
+        ranges[at : at + 1] = [part for part in ([begin, offset], [offset + 1, end]) if part[0] < part[1]]
+
+
 def _begin(each: list[int]) -> int:
     return each[0]
 

@@ -1,5 +1,8 @@
-"""The order of events: by entry of the log, and by number within the entry."""
+"""The order of events: by entry of the log, and by number within the entry; and of offsets, which begin anew when a
+topic is deleted and made again.
+"""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -27,3 +30,37 @@ def in_log_order(batch: Any) -> Any:
     keys = pa.table({"index": indexes, "number": numbers})
     order = pc.sort_indices(keys, sort_keys=[("index", "ascending"), ("number", "ascending")])
     return batch.take(order)
+
+
+def offsets_by_queue(published: Any) -> Iterator[tuple[str, int, int, int]]:
+    """Yield topic, queue, and the least and the greatest offset of the published messages of each queue."""
+    found = published.group_by(["topic", "queue"]).aggregate([("offset", "min"), ("offset", "max")])
+    names = ("topic", "queue", "offset_min", "offset_max")
+    return zip(*(found[name].to_pylist() for name in names), strict=True)
+
+
+def made_again(published: Any) -> int | None:
+    """Return the first entry that publishes messages below an earlier one of their queue, because the topic was deleted
+    and made again; None when there is none. The messages are in the order of the log.
+    """
+    if _are_dense(published):
+        return None
+    count = published.num_rows
+    table = published.select(["topic", "queue", "offset", "raft_index"]).append_column("row", pa.arange(0, count, 1))
+    table = table.sort_by([("topic", "ascending"), ("queue", "ascending"), ("row", "ascending")]).combine_chunks()
+    before, after = table.slice(0, count - 1), table.slice(1)
+    again = pc.and_(pc.equal(before["topic"], after["topic"]), pc.equal(before["queue"], after["queue"]))
+    for compare, name in ((pc.greater_equal, "offset"), (pc.less, "raft_index")):
+        again = pc.and_(again, compare(before[name], after[name]))
+    found: int | None = pc.min(after["raft_index"].filter(again)).as_py()
+    return found
+
+
+def _are_dense(published: Any) -> bool:
+    """Return whether each queue has each offset from its first to its last message once, which needs no sorting."""
+    of = [("offset", name) for name in ("min", "max", "first", "last", "count")]
+    found = published.group_by(["topic", "queue"], use_threads=False).aggregate(of)
+    least, greatest, first, last, count = (found[f"offset_{name}"] for _, name in of)
+    rising = pc.and_(pc.equal(least, first), pc.equal(greatest, last))
+    dense = pc.all(pc.and_(rising, pc.equal(pc.subtract(greatest, least), pc.subtract(count, 1)))).as_py()
+    return dense is not False

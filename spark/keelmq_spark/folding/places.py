@@ -62,24 +62,19 @@ class Places:
         self._cached = 0
         self._runs: OrderedDict[Place, deque[Run]] = OrderedDict()
 
-    def add(self, published: Any, nodes: Any) -> list[Place]:
-        """Remember the places of messages: rows of the view `events`, and the node of each. Returns the queues that
-        begin anew, because their topic was deleted.
-        """
+    def add(self, published: Any, nodes: Any) -> None:
+        """Remember the places of messages: rows of the view `events`, and the node of each."""
         names = ["topic", "queue", "offset", *Attributes._fields]
         table = published.select(names).append_column("node", pa.chunked_array([nodes]))
         table = table.sort_by([("topic", "ascending"), ("queue", "ascending"), ("offset", "ascending")])
         counts = table.group_by(["topic", "queue"], use_threads=False).aggregate([("offset", "count")])
-        anew, begin = [], 0
+        begin = 0
         for topic, queue, count in zip(*(counts[name].to_pylist() for name in counts.column_names), strict=True):
             part = table.slice(begin, count)
             begin += count
             runs = self._runs.setdefault((topic, queue), deque())
             self._runs.move_to_end((topic, queue))
             added = list(_runs(part))
-            if runs and added[0].first < runs[-1].end:
-                anew.append((topic, queue))
-                self._forget((topic, queue))
             block = self._blocks.get((topic, queue))
             if block is not None and added[0].first < block.end:  # it does not have these messages
                 del self._blocks[topic, queue]
@@ -87,7 +82,6 @@ class Places:
             self._cached += count
         while self._cached > self._cached_max:
             self._drop_oldest()
-        return anew
 
     def between(self, place: Place, begin: int, end: int) -> Any:
         """Return the offsets and nodes of the known messages at begin <= offset < end, as two lists of equal length."""
@@ -133,11 +127,16 @@ class Places:
         part = slice(bisect_left(block.offsets, begin), bisect_left(block.offsets, end))
         return block.offsets[part], block.nodes[part]
 
-    def _forget(self, place: Place) -> None:
+    def forget(self, place: Place) -> None:
+        """Forget the messages of a queue, because its topic was deleted."""
         self._blocks.pop(place, None)
-        runs = self._runs[place]
-        self._cached -= sum(len(run.nodes) for run in runs)
-        runs.clear()
+        self._cached -= sum(len(run.nodes) for run in self._runs.pop(place, ()))
+
+    def clear(self) -> None:
+        """Forget everything, because the table has lost messages."""
+        self._blocks.clear()
+        self._runs.clear()
+        self._cached = 0
 
     def _drop_oldest(self) -> None:
         """Drop the oldest run of the queue written to longest ago; an active queue keeps its newest run."""

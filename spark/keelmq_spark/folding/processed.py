@@ -64,3 +64,12 @@ def is_news(state: FoldState, places: Places, group: str, topic: str, queue: int
         new = not any(was_processed(state, key, offset, message) for message in messages)
     intervals.add(consumed, offset, offset + 1)
     return new
+
+
+def forget_processed(state: FoldState, group: str, topic: str, queue: int, offset: int) -> None:
+    """Note that the group gave up the message at this place: that it had processed it before, until a reset, counts for
+    nothing, and when it processes the message again that is news.
+    """
+    key = key_of(group, topic, queue)
+    for ranges in (state.consumed.get(key, []), *state.selected.get(key, {}).values()):
+        intervals.remove(ranges, offset)

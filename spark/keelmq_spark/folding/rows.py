@@ -1,12 +1,44 @@
-"""Collects rows of the tables: whole columns from the fast path, single ones from the slow path."""
+"""Collects rows of the tables: whole columns from the fast path, single ones from the slow path, which takes events
+row by row.
+"""
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from keelmq_spark.folding.fold_state import NodeRow
 from keelmq_spark.tables.schema import ATTRIBUTES, EDGES, NODES
+
+
+class Row(NamedTuple):
+    """An event on the slow path; `us` is its time in microseconds."""
+
+    event_id: str
+    us: int
+    type: str
+    message_id: str
+    transaction_id: str
+    topic: str
+    queue: int
+    offset: int
+    offset_end: int
+    group: str
+    client: str | None
+    attempt: int | None
+    trace_id: str | None
+    causation_id: str | None
+    key: str | None
+    raft_index: int
+    bytes: int | None
+    filter: str | None
+
+
+def single_rows(events: Any) -> Iterator[Row]:
+    """Yield the rows of a table of events."""
+    table = events.append_column("us", pc.cast(events["ts"], pa.int64())).select(list(Row._fields))
+    return map(Row, *(column.to_pylist() for column in table.columns))
 
 
 class Edges:

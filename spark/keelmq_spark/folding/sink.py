@@ -31,7 +31,8 @@ class LineageSink:
         self.tables = tables
         self._cluster_uid = known or cluster_uid
         stored = tables.recover()
-        self._fold = Fold(decode_state(stored) if stored is not None else FoldState(), Places(tables.published))
+        self._places = Places(tables.published)
+        self._fold = Fold(decode_state(stored) if stored is not None else FoldState(), self._places)
 
     @property
     def next_index(self) -> int:
@@ -42,6 +43,7 @@ class LineageSink:
         """Remove what happened before `before` from the tables. Raises TablesInUse when another job writes them."""
         if self.tables.commit is not None:
             self.tables.prune(before)
+            self._places.clear()
 
     def write(self, batch: Any, begin: int, end: int) -> int:
         """Add a batch: an Arrow table with the events of the entries begin <= index < end. Return the number of new

@@ -14,12 +14,15 @@ _TOPIC_OF: Final = "split_part(substr({0}, 9), '/', 1)"
 
 
 def story(graph: Graph, node_id: str) -> Fact:
-    """Return the facts of one message or transaction: `node`, its `edges`, ordered `events`, and `related` nodes."""
+    """Return the facts of one message or transaction: `node`, its `edges`, ordered `events`, and `related` nodes. Of a
+    topic or group, which has an edge for each message, only the last LIMIT edges in each direction.
+    """
     (node,) = graph.nodes([node_id]) or [{"node_id": node_id, "kind": node_id.partition(":")[0], "state": None}]
     around = [node_id]
     if node["kind"] == schema.MESSAGE:
         around += [edge["src"] for edge in graph.edges("dst", [node_id], [schema.RETRY_OF])]
-    edges = graph.named(graph.edges("src", around)) + graph.edges("dst", [node_id])
+    last = None if node["kind"] in (schema.MESSAGE, schema.TRANSACTION) else LIMIT
+    edges = graph.named(graph.edges("src", around, last=last)) + graph.edges("dst", [node_id], last=last)
     if node["kind"] == schema.MESSAGE:
         unnamed = graph.edges("dst", also_unnamed([node_id])[1:], [schema.CAUSED_BY])
         edges += [edge | {"dst": node_id} for edge in unnamed]
@@ -173,7 +176,9 @@ def dead_letters(graph: Graph, consumer_group: str | None = None, limit: int = L
                   any_value(n.attrs.key) AS key, any_value(n.attrs."group") AS producer_group, min(n.first_ts) AS sent
            FROM edges d LEFT JOIN nodes n ON n.node_id = d.src
            WHERE d.kind = 'DEAD_LETTERED' AND (? IS NULL OR d.dst = ?)
-             AND NOT EXISTS (SELECT 1 FROM edges c WHERE c.kind = 'CONSUMED_BY' AND c.src = d.src AND c.dst = d.dst)
+             AND NOT EXISTS (
+                 SELECT 1 FROM edges c
+                 WHERE c.kind = 'CONSUMED_BY' AND c.src = d.src AND c.dst = d.dst AND c.ts >= d.ts)
            GROUP BY d.src, d.dst ORDER BY dead_since, node_id, consumer_group LIMIT ?""",
         [*[consumer_group and schema.node(schema.CONSUMER_GROUP, consumer_group)] * 2, limit],
     )

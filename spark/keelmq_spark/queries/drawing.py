@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final, NamedTuple
 
+from keelmq.printable import one_line
+
 BOX_WIDTH: Final = 230
 LINE_HEIGHT: Final = 16
 PADDING: Final = 10
@@ -60,7 +62,7 @@ def draw(boxes: Sequence[Box], arrows: Sequence[Arrow], heading: str) -> str:
         '<defs><marker id="end" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
         '<path d="M0,0 L8,4 L0,8 z" fill="#64748b"/></marker></defs>',
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
-        f'<text x="{MARGIN}" y="{MARGIN}" font-size="15" font-weight="bold">{escape(heading)}</text>',
+        f'<text x="{MARGIN}" y="{MARGIN}" font-size="15" font-weight="bold">{_shown(heading)}</text>',
         *(_arrow(placed[arrow.source], placed[arrow.target], arrow.label) for arrow in arrows),
         *(_box(each) for each in placed.values()),
         "</svg>",
@@ -71,13 +73,13 @@ def draw(boxes: Sequence[Box], arrows: Sequence[Arrow], heading: str) -> str:
 def html(svg: str, heading: str, table: Sequence[Sequence[object]]) -> str:
     """Return a page with the picture and a table below it; the first row of `table` is its header."""
     head, *rows = table or [[]]
-    head_row = "".join(f"<th>{escape(str(cell))}</th>" for cell in head)
+    head_row = "".join(f"<th>{_shown(str(cell))}</th>" for cell in head)
     body = "\n".join(
-        "<tr>" + "".join(f"<td>{escape('' if cell is None else str(cell))}</td>" for cell in row) + "</tr>"
+        "<tr>" + "".join(f"<td>{_shown('' if cell is None else str(cell))}</td>" for cell in row) + "</tr>"
         for row in rows
     )
     return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(heading)}</title><style>'
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{_shown(heading)}</title><style>'
         "body{font:13px DejaVu Sans,Arial,sans-serif;margin:24px}table{border-collapse:collapse;margin-top:24px}"
         "td,th{border:1px solid #cbd5e1;padding:4px 8px;text-align:left}th{background:#f1f5f9}</style></head><body>"
         f"{svg}\n<table><thead><tr>{head_row}</tr></thead><tbody>\n{body}\n</tbody></table></body></html>"
@@ -145,12 +147,12 @@ def _box(placed: _Placed) -> str:
     parts = [
         f'<rect x="{x}" y="{y}" width="{BOX_WIDTH}" height="{height}" rx="6" '
         f'fill="{COLOURS.get(box.kind, COLOURS["more"])}"{stroke}/>',
-        f"<title>{escape(box.key)}</title>",
+        f"<title>{_shown(box.key)}</title>",
     ]
     for number, line in enumerate((box.title, *box.lines)):
         weight = ' font-weight="bold"' if number == 0 else ' fill="#334155"'
         baseline = y + PADDING + 12 + number * LINE_HEIGHT
-        parts.append(f'<text x="{x + PADDING}" y="{baseline}"{weight}>{escape(_cut(line))}</text>')
+        parts.append(f'<text x="{x + PADDING}" y="{baseline}"{weight}>{_shown(_cut(line))}</text>')
     return f"<g>{''.join(parts)}</g>"
 
 
@@ -174,9 +176,14 @@ def _arrow(source: _Placed, target: _Placed, label: str) -> str:
         text_x, text_y = (x1 + x2) / 2, low
     text = (
         f'<text x="{text_x}" y="{text_y}" text-anchor="middle" font-size="10" fill="#475569" stroke="#ffffff" '
-        f'stroke-width="3" paint-order="stroke">{escape(label)}</text>'
+        f'stroke-width="3" paint-order="stroke">{_shown(label)}</text>'
     )
     return f'<path d="{path}" fill="none" stroke="#64748b" marker-end="url(#end)"/>{text}'
+
+
+def _shown(text: str) -> str:
+    """Return a foreign text for SVG and HTML: XML has no control characters, and not the last two of 16 bits."""
+    return escape(one_line(text).replace("\ufffe", "\\ufffe").replace("\uffff", "\\uffff"))
 
 
 def _cut(text: str) -> str:

@@ -11,12 +11,15 @@ from typing import Any, Final, Self
 import duckdb
 
 from keelmq_spark.tables import schema
-from keelmq_spark.tables.published import rows_sql
+from keelmq_spark.tables.errors import TablesError
+from keelmq_spark.tables.published import Rows, rows_sql
 from keelmq_spark.tables.storage import Place
 from keelmq_spark.tables.tables import Tables
 
 DEPTH_MAX: Final = 64
 """Maximum number of steps of a walk between cause and effect."""
+OPENINGS_MAX: Final = 20
+"""Number of times that tables are opened whose files are replaced meanwhile."""
 FOUND_MAX: Final = 10_000
 """Maximum number of messages that a walk visits."""
 
@@ -42,10 +45,6 @@ _CAUSES: Final = f"""
 _VISIBLE: Final = "SELECT DISTINCT src AS node_id FROM edges WHERE kind = 'IN_TOPIC'"
 """Messages that ever were in a topic: not those of undecided and rolled-back transactions, nor cancelled ones."""
 
-_NO_EDGES: Final = (
-    "(SELECT '' AS src, '' AS dst, '' AS kind, TIMESTAMPTZ '1970-01-01' AS ts, '' AS event_id WHERE false)"
-)
-
 
 class NoTables(Exception):
     """Raised when there are no tables at the path; the message says what to do."""
@@ -60,19 +59,34 @@ class Graph:
         self._open()
 
     def _open(self) -> None:
+        for left in reversed(range(OPENINGS_MAX)):
+            found = self._found()
+            if found is None:
+                continue
+            self._connection = duckdb.connect()
+            self._connection.execute("SET TimeZone = 'UTC'; SET parquet_metadata_cache = true")
+            try:
+                for name, rows in found.items():
+                    self._connection.execute(f"CREATE VIEW {name} AS {rows_sql(self._connection, name, rows)}")
+            except duckdb.IOException:  # compacted or pruned since
+                self.close()
+                if not left:
+                    raise
+            else:
+                self._connection.execute(f"CREATE VIEW causes AS {_CAUSES}; CREATE VIEW visible AS {_VISIBLE}")
+                return
+        raise TablesError(f"{self._place} is committed more often than its files can be listed: ask again")
+
+    def _found(self) -> dict[str, Rows] | None:
+        """Return the rows of the tables as of the last commit; None when another one has come meanwhile, whose job may
+        have replaced files by ones that have later rows too.
+        """
         tables = Tables(self._place)
         path = tables.storage.name
-        self._connection = duckdb.connect()
-        self._connection.execute("SET TimeZone = 'UTC'; SET parquet_metadata_cache = true")
-        for name, table in (("events", tables.events), ("nodes", tables.nodes), ("edges", tables.edges)):
-            rows = table.rows()
-            if not rows.files and name != "edges":
-                raise NoTables(
-                    f"there are no lineage tables in {path}: `keelmq-lineage run --tables {path}` makes them"
-                )
-            found = rows_sql(self._connection, name, rows) if rows.files else f"SELECT * FROM {_NO_EDGES}"  # noqa: S608
-            self._connection.execute(f"CREATE VIEW {name} AS {found}")
-        self._connection.execute(f"CREATE VIEW causes AS {_CAUSES}; CREATE VIEW visible AS {_VISIBLE}")
+        if tables.commit is None:
+            raise NoTables(f"there are no lineage tables in {path}: `keelmq-lineage run --tables {path}` makes them")
+        found = {name: table.rows() for name, table in tables.all.items()}
+        return found if tables.format == "delta" or tables.is_current() else None
 
     def close(self) -> None:
         self._connection.close()
@@ -113,13 +127,19 @@ class Graph:
             found[row["node_id"]] = row if known is None else _merged(known, row)
         return [found[node_id] for node_id in wanted if node_id in found]
 
-    def edges(self, column: str, node_ids: Iterable[str], kinds: Sequence[str] = ()) -> list[Fact]:
-        """Return the edges whose `column` (src or dst) is one of the ids, each once, ordered by time."""
+    def edges(
+        self, column: str, node_ids: Iterable[str], kinds: Sequence[str] = (), last: int | None = None
+    ) -> list[Fact]:
+        """Return the edges whose `column` (src or dst) is one of the ids, each once, ordered by time; with `last` no
+        more than this number, the last ones.
+        """
         wanted = list(dict.fromkeys(node_ids))
         if not wanted:
             return []
         of_kinds = f" AND kind IN ({', '.join('?' for _ in kinds)})" if kinds else ""
         query = f"SELECT src, dst, kind, ts, event_id FROM edges WHERE {_is(column, wanted)}{of_kinds}"  # noqa: S608
+        if last is not None:
+            query += f" ORDER BY ts DESC, src, dst LIMIT {last:d}"
         found: dict[tuple[str, str, str], Fact] = {}
         for row in self.rows(query, [*wanted, *kinds]):
             known = found.get((row["src"], row["dst"], row["kind"]))
@@ -138,7 +158,12 @@ class Graph:
 
     def messages_of_id(self, message_id: str) -> list[str]:
         """Return the node ids of the messages with this id, in all topics."""
-        rows = self.rows("SELECT DISTINCT topic FROM events WHERE message_id = ? AND topic IS NOT NULL", [message_id])
+        rows = self.rows(
+            """SELECT topic FROM events WHERE message_id = ? AND topic IS NOT NULL
+               UNION  -- what is open outlives its events
+               SELECT attrs.topic FROM nodes WHERE kind = 'message' AND open AND attrs.message_id = ?""",
+            [message_id, message_id],
+        )
         topics = sorted(row["topic"] for row in rows if not row["topic"].startswith(schema.GROUP_TOPICS))
         return [schema.message_node(topic, message_id) for topic in topics]
 

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Final
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +16,7 @@ import pyarrow.compute as pc
 from keelmq_spark.tables import layout
 from keelmq_spark.tables.errors import TablesError, TablesInUse
 from keelmq_spark.tables.layout import FILES_PER_WRITE, LOOKED_UP, OPEN, PARTITIONS, SMALL_FILE_BYTES, STATED, TIMES
+from keelmq_spark.tables.object_store import SCHEME
 from keelmq_spark.tables.published import Rows
 from keelmq_spark.tables.rewriting import ROW_GROUP_ROWS, name_of, statistics
 from keelmq_spark.tables.storage import Storage
@@ -249,12 +251,9 @@ class DeltaFiles:
     def _create(self) -> Any:
         from deltalake import DeltaTable
 
-        columns = layout.schema_of(self._name)
-        if self._partition is not None and self._partition not in columns.names:
-            columns = columns.append(pa.field(self._partition, pa.bool_()))
         return DeltaTable.create(
             self._uri,
-            columns,
+            layout.stored_schema(self._name),
             mode="ignore",
             partition_by=self._partition,
             name=self._name,
@@ -282,7 +281,9 @@ class DeltaFiles:
 
 
 def _files_of(table: Any) -> list[str]:
-    return [] if table is None else [uri.removeprefix("file://") for uri in table.file_uris()]
+    """Return the files as paths, or as URLs of an object store. Delta quotes both like URLs."""
+    uris = [] if table is None else table.file_uris()
+    return [uri if uri.startswith(SCHEME) else unquote(uri.removeprefix("file://")) for uri in uris]
 
 
 def _once(*transactions: Any) -> Any:

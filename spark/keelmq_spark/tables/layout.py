@@ -2,6 +2,7 @@
 
 from typing import Any, Final, NamedTuple
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from keelmq_spark.tables.schema import ADDED_COLUMNS as ADDED_COLUMNS
@@ -53,6 +54,12 @@ def schema_of(name: str) -> Any:
     from keelmq_spark.views.events import EVENTS_ARROW  # imports PySpark, which readers of the tables do not need
 
     return EVENTS_ARROW
+
+
+def stored_schema(name: str) -> Any:
+    """Return the columns of a table, that of its partition included."""
+    columns, partition = schema_of(name), PARTITIONS[name]
+    return columns if partition is None or partition in columns.names else columns.append(pa.field(OPEN, pa.bool_()))
 
 
 def compact_after(name: str) -> int:

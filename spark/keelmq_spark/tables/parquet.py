@@ -46,9 +46,12 @@ class ParquetFiles:
         self._writes += 1
 
     def committed(self) -> None:
-        for old in self._path.glob(f"{OPEN}=true/part-*.parquet"):
-            if _index_of(old) < self._committed:  # readers may still be at the commit before this one
-                old.unlink()
+        # Readers may still be at the commit before this one. Its open rows may be older than it: a batch without events
+        # writes none.
+        open_files = self._path.glob(f"{OPEN}=true/part-*.parquet")
+        earlier = sorted((path for path in open_files if _index_of(path) <= self._committed), key=_index_of)
+        for old in earlier[:-1]:
+            old.unlink()
         self._committed = self._through
         if self._writes >= layout.compact_after(self._name):
             self._writes = 0

@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 import duckdb
 import pyarrow as pa
 
+from keelmq_spark.tables import layout
 from keelmq_spark.tables.schema import ADDED_COLUMNS
 
 NOTHING_PUBLISHED: Final = pa.table(
@@ -25,9 +26,10 @@ class Rows(NamedTuple):
 
 
 def rows_sql(connection: Any, name: str, rows: Rows) -> str:
-    """Return SQL for all rows of the table `name`, of which there are some, with all columns. It holds in this
-    connection.
-    """
+    """Return SQL for all rows of the table `name`, with all columns. It holds in this connection."""
+    if not rows.files:
+        connection.register(f"no_{name}", layout.stored_schema(name).empty_table())
+        return f"SELECT * FROM no_{name}"  # noqa: S608
     if rows.dataset is not None:
         connection.register(f"{name}_dataset", rows.dataset)
         return with_columns(name, f"SELECT * FROM {name}_dataset")  # noqa: S608

@@ -142,7 +142,7 @@ def remove_older(path: Path, column: str, before: datetime, looked_up: Sequence[
 
 
 def _options(looked_up: Sequence[str], rows: int) -> dict[str, Any]:
-    bloom: Any = {column: {"ndv": min(rows, ROW_GROUP_ROWS), "fpp": 0.01} for column in looked_up}
+    bloom: Any = {column: {"ndv": max(1, min(rows, ROW_GROUP_ROWS)), "fpp": 0.01} for column in looked_up}
     return {"compression": "zstd", "bloom_filter_options": bloom}
 
 

@@ -90,10 +90,13 @@ class Tables:
             table.recover()
         return self._commits.state(self.commit) if self.commit is not None else None
 
+    def is_current(self) -> bool:
+        """Return whether nobody has committed since the last commit."""
+        return self._commits.last() == self.commit
+
     def require_current(self) -> None:
         """Raise TablesInUse when another job has committed since the last commit."""
-        newest = self._commits.last()
-        if newest != self.commit:
+        if not self.is_current():
             raise TablesInUse(f"{self.storage.name} was changed by another job: only one job may write a set of tables")
 
     def add_commit(self, cluster_uid: str, begin_index: int, end_index: int, state: bytes | None) -> None:

@@ -23,6 +23,9 @@ ROWS_PER_BATCH: Final = 16_384
 BATCH_BYTES: Final = 16 * 1024 * 1024
 """Total size of the bodies in bytes at which a batch is closed after the current event."""
 
+BORN_AT_MS_MAX: Final = 253_402_300_799_999
+"""End of the year 9999, up to which SQL and Python have timestamps. A producer may say anything, nanoseconds too."""
+
 LOG_APPEND_TIME: Final = 1
 """Kafka's `timestampType` for times that the broker sets."""
 
@@ -114,7 +117,7 @@ class _Building:
                 message.tag,
                 message.keys,
                 tuple(message.properties.items()),
-                message.born_at_ms * 1000 if message.born_at_ms else None,
+                message.born_at_ms * 1000 if 0 < message.born_at_ms <= BORN_AT_MS_MAX else None,
                 stored_us,
                 event.transaction_id,
                 event.attempt,

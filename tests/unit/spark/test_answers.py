@@ -15,8 +15,10 @@ from keelmq_spark.queries import answers
 from keelmq_spark.queries.drawing import Arrow, Box, draw, html
 from keelmq_spark.queries.graph import Graph, NoTables
 from keelmq_spark.queries.pictures import story_picture
+from keelmq_spark.tables.commits import Format
 from keelmq_spark.tables.errors import TablesError
 from keelmq_spark.tables.storage import storage_of
+from keelmq_spark.tables.tables import Tables
 from tests.unit.spark.history import START_US, History, shop
 
 
@@ -66,6 +68,19 @@ def test_the_story_of_a_message_that_was_given_back_and_died(graph: Graph) -> No
     assert types == ["SCHEDULE", "PUBLISH", "RETRY", "PUBLISH", "DLQ", "PUBLISH", "ACK"]
     kinds = [edge["kind"] for edge in story["edges"]]
     assert {"PRODUCED", "IN_TOPIC", "RETRY_OF", "DEAD_LETTERED", "CONSUMED_BY"} == set(kinds)
+
+
+def test_the_story_of_a_topic_is_about_its_last_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("keelmq_spark.queries.answers.LIMIT", 3)
+    log = History()
+    for number in range(5):
+        log.publish("orders", f"m-{number}", group="web")
+    log.write(tmp_path)
+    with Graph(tmp_path) as graph:
+        story = answers.story(graph, "topic:orders")
+        assert [edge["src"] for edge in story["edges"]] == [f"message:orders/m-{number}" for number in (2, 3, 4)]
+        assert len(story["related"]) == 3
+        assert len(answers.story(graph, "producer_group:web")["edges"]) == 3
 
 
 def test_the_story_of_a_transaction(graph: Graph) -> None:
@@ -167,6 +182,32 @@ def test_open_dead_letters_are_those_that_the_group_did_not_process_since(tmp_pa
     assert (found[0]["key"], found[0]["producer_group"]) == ("k", "web")
     assert [each["node_id"] for each in cli(tmp_path, "dead-letters", "--group", "h")] == ["message:orders/a"]
     assert cli(tmp_path, "dead-letters", "--limit", "1") == found[:1]
+
+
+def test_a_dead_letter_that_was_processed_before_it_died_is_open(tmp_path: Path) -> None:
+    log = History()
+    log.publish("orders", "a", "b", "c")
+    log.ack("g", "orders", 0, 3)
+    log.reset("g", "orders", 3, 0)  # everything once more, and now it fails
+    for number, name in enumerate("ab"):
+        log.retry("g", "orders", number, name, kind="DLQ")
+    log.ack("g", "orders", 0, 3)
+    log.publish("%DLQ%g", "a", "b", attempt=1)
+    log.write(tmp_path)
+    assert [each["node_id"] for each in cli(tmp_path, "dead-letters")] == ["message:orders/a", "message:orders/b"]
+    log.retry("g", "orders", 0, "a", attempt=0)  # an operator replays it
+    log.publish("%RETRY%g", "a", attempt=0)
+    log.ack("g", "%RETRY%g", 0, 1)
+    log.write(tmp_path)
+    assert [each["node_id"] for each in cli(tmp_path, "dead-letters")] == ["message:orders/b"]
+    log.reset("g", "orders", 3, 0)
+    again = log.retry("g", "orders", 0, "a", kind="DLQ")
+    log.ack("g", "orders", 0, 1)
+    log.publish("%DLQ%g", "a", attempt=1)
+    log.write(tmp_path)
+    found = {each["node_id"]: each["dead_since"] for each in cli(tmp_path, "dead-letters")}
+    assert sorted(found) == ["message:orders/a", "message:orders/b"]
+    assert datetime.fromisoformat(found["message:orders/a"]) == at(again)
 
 
 def test_resets_are_told_or_show_in_the_commits_after_them(tmp_path: Path) -> None:
@@ -295,6 +336,36 @@ def test_tables_without_an_edge_can_be_asked(tmp_path: Path) -> None:
         assert answers.topic_graph(graph) == []
 
 
+@pytest.mark.parametrize("format", ["delta", "parquet"])
+def test_tables_without_a_row_answer_that_there_is_nothing(format: Format, tmp_path: Path) -> None:
+    log = History()
+    for _ in range(4):
+        log.entry()
+    log.write(tmp_path, format)
+    for command in ("summary", "orphans", "unresolved", "graph", "latency", "redeliveries", "dead-letters", "resets"):
+        assert not cli(tmp_path, command) or command == "summary"
+    assert cli(tmp_path, "summary")["events"]["n"] == 0
+    log.publish("orders", "a-0")
+    log.write(tmp_path)
+    assert cli(tmp_path, "summary")["events"]["n"] == 1
+
+
+@pytest.mark.parametrize("format", ["delta", "parquet"])
+def test_what_is_open_is_told_when_everything_else_is_pruned(format: Format, tmp_path: Path) -> None:
+    log = History()
+    log.half("t1", "orders", "t1-0")
+    log.write(tmp_path, format)
+    written = Tables(tmp_path)
+    written.recover()
+    written.prune(at(100))
+    with Graph(tmp_path) as graph:
+        assert graph.rows("SELECT * FROM events") == []
+        found = answers.unresolved(graph, 0, at(100))
+        assert [each["transaction_id"] for each in found] == ["t1"]
+        assert answers.story(graph, "transaction:t1")["node"]["state"] == "prepared"
+        assert graph.find("t1-0") == ["message:orders/t1-0"]
+
+
 def test_an_id_in_several_topics_has_to_be_said_with_its_topic(tmp_path: Path) -> None:
     log = History()
     log.publish("orders", "order-17")
@@ -316,6 +387,15 @@ def test_pictures_are_svg_or_a_page(tables: Path, tmp_path: Path) -> None:
     assert {"orders", "shipments", "web"} <= {element.text for element in ElementTree.parse(topics).iter()}
     wrong = CliRunner().invoke(app, ["graph", "--tables", str(tables), "--picture", "a.png"])
     assert wrong.exit_code == 2
+
+
+def test_a_picture_of_names_with_control_characters_is_svg(tmp_path: Path) -> None:
+    log = History()
+    log.publish("orders", "a-0", group="sh\x1b[31m\x00op", causation_id="\x01\n\uffff<z")
+    log.write(tmp_path)
+    with Graph(tmp_path) as graph:
+        texts = [each.text for each in ElementTree.fromstring(story_picture(graph, "message:orders/a-0")).iter()]
+    assert {"sh\\x1b[31m\\x00op", "?/\\x01\\x0a\\uffff<z"} <= set(texts)
 
 
 def test_a_drawing_escapes_its_texts_and_survives_circles() -> None:

@@ -158,6 +158,19 @@ def test_the_view_messages_shows_what_consumers_see() -> None:
     assert {each["key"]: each["value"].decode() for each in rows[2]["headers"]} == CAUSED.properties
 
 
+@pytest.mark.parametrize(
+    ("born_at_ms", "year"),
+    [(0, None), (1_700_000_000_000, 2023), (253_402_300_799_999, 9999), (253_402_300_800_000, None), (2**63 - 1, None)],
+)
+def test_a_time_that_no_timestamp_has_is_unknown(born_at_ms: int, year: int | None) -> None:
+    message = Message(body=b"a", born_at_ms=born_at_ms)
+    entry = EntryEvents(5, 2, 1, 0, [event("PUBLISH", topic="orders", queue=0, offset=0, messages=of("b", message))])
+    page = EventsPage(frame(entry), 6, 0, 5)
+    (batch,) = message_batches([page], ["orders"], first_offsets={}, include_headers=False)
+    (row,) = batch.to_pylist()
+    assert (row["born_timestamp"] and row["born_timestamp"].year) == year
+
+
 def test_damaged_frames_are_refused() -> None:
     data = bytearray(frame(ENTRIES[0]))
     data[-1] ^= 1

@@ -5,7 +5,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from keelmq_spark.folding import intervals
 from keelmq_spark.folding.fold import Fold
 from keelmq_spark.folding.fold_state import FILTERS_MAX, FoldState, decode_state, encode_state
 from keelmq_spark.folding.places import Places
@@ -235,6 +234,25 @@ def test_a_topic_that_was_deleted_and_made_again_is_consumed_again() -> None:
     assert ("message:orders/new-0", "consumer_group:g") in Folded(*entries(log.table())).of_kind("CONSUMED_BY")
 
 
+@pytest.mark.parametrize("made_again", [1, 2])
+def test_where_batches_and_jobs_end_changes_nothing_about_a_topic_that_was_made_again(made_again: int) -> None:
+    """`through_bytes` is a job that begins again for each batch: it remembers its state only."""
+    log = History()
+    log.publish("orders", "old-0", "old-1", "old-2")
+    log.ack("g", "orders", 0, 3)
+    for life in range(made_again):
+        log._ends.clear()
+        log.publish("orders", f"new-{life}-0", f"new-{life}-1")
+        log.ack("g", "orders", 0, 1)
+    log.publish("orders", "last")
+    log.ack("g", "orders", 1, 3)
+    lives = [f"new-{life}-{n}" for life in range(made_again) for n in range(2 if life == made_again - 1 else 1)]
+    expected = sorted(["old-0", "old-1", "old-2", *lives, "last"])
+    assert consumed_by(log) == expected
+    edges = Folded(log.table()).edges
+    assert sorted(edge["src"].partition("/")[2] for edge in edges if edge["kind"] == "CONSUMED_BY") == expected
+
+
 def test_a_message_that_is_given_back_counts_as_consumed_when_it_was_processed() -> None:
     log = History()
     log.publish("orders", "m-0", "m-1")
@@ -319,17 +337,6 @@ def test_a_delivery_of_a_topic_that_was_made_again_says_nothing_about_the_new_to
     assert {source for source, _ in consumed} == {"message:orders/old-0", "message:orders/new-0"}
 
 
-def test_a_set_of_ranges_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("keelmq_spark.folding.intervals.RANGES_MAX", 2)
-    ranges: intervals.Ranges = []
-    for begin in (20, 0, 10):
-        intervals.add(ranges, begin, begin + 5)
-    assert ranges == [[0, 15], [20, 25]]
-    intervals.add_except(ranges, 14, 30, [12, 27, 29])
-    assert ranges == [[0, 27], [28, 29]]
-    assert list(intervals.missing(ranges, 0, 40)) == [(27, 28), (29, 40)]
-
-
 def test_a_scheduled_message_is_one_node_whether_it_comes_or_not() -> None:
     folded = Folded(shop().table())
     assert folded.state_of("orders/later-0") == "published"
@@ -364,6 +371,17 @@ def test_where_batches_end_changes_nothing(size: int) -> None:
     assert content(Folded(*batches, through_bytes=True)) == content(whole)
     assert len(whole.edges) == len(whole.keys)
     assert len(whole.all_nodes) == len(whole.nodes)
+
+
+@pytest.mark.parametrize("decision", ["COMMIT", "ROLLBACK"])
+def test_where_batches_end_changes_nothing_about_an_id_that_is_published_while_it_is_half(decision: str) -> None:
+    log = History()
+    log.half("t1", "orders", "m-0")
+    log.publish("orders", "m-0")
+    log.decide(decision, "t1")
+    whole = Folded(log.table())
+    assert content(Folded(*entries(log.table()), through_bytes=True)) == content(whole)
+    assert [node["state"] for node in whole.all_nodes if node["node_id"] == "message:orders/m-0"] == ["published"]
 
 
 def test_rows_of_a_batch_may_come_in_any_order() -> None:

@@ -30,6 +30,18 @@ SERVERS = {"servers": "http://127.0.0.1:7081,http://127.0.0.1:7082"}
         ),
         ({"subscribe": "orders", "startingOffsets": '{"orders": {"0": -3}}'}, "startingOffsets: queue '0' of orders"),
         ({"view": "events", "endingOffsets": "earliest"}, "endingOffsets"),
+        (
+            {"view": "events", "endingOffsets": '{"cluster": 1, "index": 2}'},
+            "endingOffsets: the cluster is the unique id",
+        ),
+        (
+            {
+                "view": "events",
+                "startingOffsets": '{"cluster": "one", "index": 2}',
+                "endingOffsets": '{"cluster": "two", "index": 3}',
+            },
+            "endingOffsets: of the cluster two, and startingOffsets of one",
+        ),
         ({"view": "events", "startingOffsets": "latest", "startingTimestamp": "1"}, "not both"),
         ({"view": "events", "maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger: a number from 1"),
         ({"view": "events", "minPartitions": "many"}, "minPartitions: a number from 1 to 10000"),
@@ -40,6 +52,13 @@ SERVERS = {"servers": "http://127.0.0.1:7081,http://127.0.0.1:7082"}
 def test_a_wrong_option_is_named(options: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         SourceOptions.parse({**SERVERS, **options})
+
+
+@pytest.mark.parametrize("name", ["startingOffsets", "endingOffsets"])
+def test_an_offset_of_a_checkpoint_names_its_cluster(name: str) -> None:
+    options = SourceOptions.parse({**SERVERS, "view": "events", name: '{"cluster": "0b6c", "index": 1200}'})
+    assert options.cluster_uid == "0b6c"
+    assert 1200 in (options.starting, options.ending)
 
 
 def test_options_are_taken_in_any_case() -> None:

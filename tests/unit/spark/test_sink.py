@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,14 @@ from keelmq_spark.folding.fold import Fold
 from keelmq_spark.folding.fold_state import FoldState
 from keelmq_spark.folding.places import READ_AHEAD_MESSAGES, Places
 from keelmq_spark.folding.sink import LineageSink
+from keelmq_spark.queries.graph import Graph
 from keelmq_spark.tables import layout
 from keelmq_spark.tables.commits import Format
 from keelmq_spark.tables.directory import TablesLock
 from keelmq_spark.tables.errors import Gap, OtherLog, TablesError, TablesInUse
 from keelmq_spark.tables.tables import Tables
 from tests.unit.spark import killed_writer
-from tests.unit.spark.history import History, shop
+from tests.unit.spark.history import START_US, History, shop
 
 ROOT = Path(__file__).parents[3]
 KILLS_STEP = 4
@@ -221,6 +223,74 @@ def test_entries_without_events_move_the_end_of_the_tables(tmp_path: Path) -> No
     assert commit is not None
     assert (commit.begin_index, commit.end_index) == (log.end, log.end + 500)
     assert LineageSink(Tables(tmp_path)).next_index == log.end + 500
+
+
+@pytest.mark.parametrize("begins_again", [False, True])
+def test_what_is_pruned_is_consumed_by_nobody(begins_again: bool, tmp_path: Path) -> None:
+    log = History()
+    log.publish("orders", "a", "b")
+    end = log.publish("orders", "c") + 1
+    sink = LineageSink(Tables(tmp_path))
+    sink.write(log.between(1, end), 1, end)
+    sink.prune(datetime.fromtimestamp(START_US / 1_000_000 + 2, UTC))
+    if begins_again:
+        sink = LineageSink(Tables(tmp_path))
+    log.ack("g", "orders", 0, 3)
+    sink.write(log.between(end, log.end), end, log.end)
+    consumed = {row["src"] for row in rows(Tables(tmp_path), "edges") if row["kind"] == "CONSUMED_BY"}
+    assert consumed == {"message:orders/c"}
+
+
+def test_a_job_that_begins_again_knows_that_a_topic_was_made_again(tmp_path: Path) -> None:
+    log = History()
+    log.publish("orders", "old-0", "old-1")
+    log.ack("g", "orders", 0, 2)
+    log.write(tmp_path)
+    log._ends.clear()
+    log.publish("orders", "new-0")
+    log.ack("g", "orders", 0, 1)
+    log.write(tmp_path)
+    consumed = {row["src"] for row in rows(Tables(tmp_path), "edges") if row["kind"] == "CONSUMED_BY"}
+    assert consumed == {"message:orders/old-0", "message:orders/old-1", "message:orders/new-0"}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("name", ["my tables", "Zürich", "a#b?c", "a[1]*", "o'clock"])
+def test_a_directory_may_have_any_name(name: str, format: Format, tmp_path: Path) -> None:
+    log = shop()
+    log.write(tmp_path / name, format)
+    log.ack("late", "orders", 0, 3)
+    log.write(tmp_path / name)  # looks the messages up
+    with Graph(tmp_path / name) as graph:
+        (found,) = graph.rows("SELECT count(*) AS n FROM edges WHERE dst = 'consumer_group:late'")
+    assert found["n"] == 3
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_the_first_batch_of_all_may_have_no_events(format: Format, tmp_path: Path) -> None:
+    log = History()
+    for _ in range(4):
+        log.entry()
+    log.write(tmp_path, format)
+    assert Tables(tmp_path).next_index == log.end
+    log.publish("orders", "a-0")
+    log.write(tmp_path)
+    assert [row["node_id"] for row in rows(Tables(tmp_path), "nodes") if row["kind"] == "message"]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_what_is_open_stays_when_jobs_begin_again_and_nothing_happens(format: Format, tmp_path: Path) -> None:
+    log = shop()
+    log.write(tmp_path, format)
+    before = killed_writer.content(tmp_path, format)
+    for end in (log.end + 5, log.end + 9):
+        sink = LineageSink(Tables(tmp_path))
+        sink.write(log.between(1, 1), sink.next_index, end)
+        assert killed_writer.content(tmp_path, format) == before
+    tables = Tables(tmp_path)
+    tables.recover()
+    tables.compact()
+    assert killed_writer.content(tmp_path, format) == before
 
 
 def test_compaction_by_another_program_is_kept(tmp_path: Path) -> None:

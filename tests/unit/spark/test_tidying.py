@@ -21,6 +21,7 @@ from keelmq_spark.queries.graph import Graph
 from keelmq_spark.tables import layout, rewriting
 from keelmq_spark.tables.commits import Format
 from keelmq_spark.tables.directory import TablesLock
+from keelmq_spark.tables.published import rows_sql
 from keelmq_spark.tables.schema import EDGES, NODES
 from keelmq_spark.tables.tables import Tables
 from keelmq_spark.views.events import EVENTS_ARROW
@@ -105,6 +106,58 @@ def test_a_reader_goes_on_when_its_files_are_compacted(format: Format, tmp_path:
         assert graph.rows("SELECT event_id FROM events ORDER BY event_id") == before
 
 
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("change", ["write", "compact"])
+def test_a_reader_that_opens_tables_while_they_change_sees_every_row(
+    change: str, format: Format, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = History()
+    log.half("t1", "orders", "t1-0")
+    for number in range(3):
+        log.publish("orders", f"m-{number}")
+        log.write(tmp_path, format)
+    changes = [change]
+
+    def opened(place: Path) -> Tables:
+        """The job goes on between the commit that the reader reads and the files that it lists."""
+        tables = Tables(place)
+        while changes:
+            changes.pop()
+            for _ in range(2):
+                log.publish("orders", f"later-{log.end}")
+                log.write(place)
+            if change == "compact":
+                job = Tables(place)
+                job.recover()
+                job.compact()
+        return tables
+
+    monkeypatch.setattr("keelmq_spark.queries.graph.Tables", opened)
+    with Graph(tmp_path) as graph:
+        found = {row["message_id"] for row in graph.rows("SELECT message_id FROM events")}
+        assert {"t1-0", "m-0", "m-1", "m-2"} <= found
+        (transaction,) = graph.nodes(["transaction:t1"])
+        assert transaction["state"] == "prepared"
+    assert not changes
+
+
+def test_a_reader_opens_tables_again_whose_files_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed_writer.write(tmp_path, "parquet")
+    compacted: list[str] = []
+
+    def compacting(connection: Any, name: str, rows: Any) -> str:
+        if not compacted:
+            compacted.append(name)
+            tables = Tables(tmp_path)
+            tables.recover()
+            tables.compact()
+        return rows_sql(connection, name, rows)
+
+    monkeypatch.setattr("keelmq_spark.queries.graph.rows_sql", compacting)
+    with Graph(tmp_path) as graph:
+        assert graph.rows("SELECT count(*) AS n FROM events")[0]["n"] == len(rows(Tables(tmp_path), "events"))
+
+
 def at(entry: int) -> datetime:
     return datetime.fromtimestamp(START_US / 1e6 + entry, UTC)
 
@@ -147,6 +200,14 @@ def test_pruning_that_is_killed_leaves_whole_tables(
     again.prune(at(10))
     assert min(row["ts"] for row in rows(again, "events")) >= at(10)
     assert min(row["ts"] for row in rows(again, "edges")) >= at(10)
+
+
+@pytest.mark.parametrize("days", ["1000000", "inf", "-1"])
+def test_ages_that_no_calendar_has_are_refused(days: str, tmp_path: Path) -> None:
+    shop().write(tmp_path)
+    for command in (["prune", "--older-than", days], ["run", "--once", "--keep-days", days, "--cores", "none"]):
+        done = CliRunner().invoke(app, [*command, "--tables", str(tmp_path)])
+        assert (done.exit_code, "--cores" in done.output) == (2, False), done.output
 
 
 def test_tables_that_a_job_writes_are_not_tidied(tmp_path: Path) -> None:
