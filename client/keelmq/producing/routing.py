@@ -9,7 +9,6 @@ from urllib.parse import quote
 from crc32c import crc32c
 
 from keelmq import wire
-from keelmq.errors import KeelMQError
 from keelmq.producing.lane import Lane
 from keelmq.transport.connection import Connection
 from keelmq.transport.retry import Clock, Deadline
@@ -89,7 +88,7 @@ class TopicRoute:
         try:
             self._queues = await self._fetch_queues(self.topic)
             self._fetched_at_s = self._clock()
-        except KeelMQError as exc:
+        except Exception as exc:  # for example from the application's token function: no caller may be left waiting
             parked, self._parked = self._parked, []
             for _, _, fail in parked:
                 fail(exc)

@@ -23,6 +23,7 @@ from keelmq.producing.producer import Producer
 from keelmq.producing.routing import queue_for_key
 from keelmq.transport.connection import Connection
 from keelmq.transport.http1 import ExchangeFailed, HttpResponse
+from tests.patience import PATIENCE_S
 from tests.unit.client.scripted import (
     RECEIPT,
     SERVERS,
@@ -413,3 +414,14 @@ async def test_a_missing_topic_fails_keyed_sends_too() -> None:
 def test_options_out_of_range(options: dict[str, int]) -> None:
     with pytest.raises(InvalidRequest):
         Producer(SERVERS, **options)  # type: ignore[arg-type]
+
+
+async def test_a_keyed_send_ends_whatever_prevents_asking_for_the_queues() -> None:
+    def no_token() -> str:
+        raise RuntimeError("the service of the tokens is down")
+
+    connection = Connection(SERVERS, transport=ScriptedTransport(Appender()), rng=lambda: 0.0, token=no_token)
+    async with Producer(connection=connection) as sender:
+        for key in (None, "k"):
+            with pytest.raises(RuntimeError, match="tokens is down"):
+                await asyncio.wait_for(sender.send("t", b"x", sharding_key=key), PATIENCE_S)
