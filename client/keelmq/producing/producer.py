@@ -243,9 +243,8 @@ class Producer:
         return True
 
     async def flush(self) -> None:
-        """Wait until every earlier send is stored or has failed."""
-        while tasks := {task for route in self._routes.values() for task in route.tasks()}:
-            await asyncio.wait(tasks)
+        """Wait until every earlier send is stored or has failed. Later sends do not matter."""
+        await asyncio.gather(*[route.flush() for route in self._routes.values()])
 
     async def close(self) -> None:
         """Flush (each send ends within its budget), then close a connection of its own. Later sends raise Closed."""

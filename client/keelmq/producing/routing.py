@@ -61,6 +61,13 @@ class TopicRoute:
         tasks = {task for lane in self.lanes() for task in lane.workers}
         return tasks | {self._fetching} if self._fetching is not None else tasks
 
+    async def flush(self) -> None:
+        """Wait until every earlier message of this topic is stored or has failed; later ones do not matter."""
+        if self._fetching is not None:
+            await asyncio.wait([self._fetching])  # what waits for the number of queues is in its lane then
+        if earlier := [batch.ended() for lane in self.lanes() for batch in lane.batches()]:
+            await asyncio.wait(earlier)
+
     def lane_of_queue(self, queue: int) -> Lane:
         lane = self._by_queue.get(queue)
         if lane is None:

@@ -425,3 +425,23 @@ async def test_a_keyed_send_ends_whatever_prevents_asking_for_the_queues() -> No
         for key in (None, "k"):
             with pytest.raises(RuntimeError, match="tokens is down"):
                 await asyncio.wait_for(sender.send("t", b"x", sharding_key=key), PATIENCE_S)
+
+
+async def test_flush_waits_for_earlier_sends_not_for_later_ones() -> None:
+    gate = Gate(Appender())
+    sender, _ = producer(gate, max_batch_bytes=60)  # a request for each message
+    sends = [asyncio.create_task(sender.send("t", b"earlier", queue=0)) for _ in range(2)]
+    await gate.wait(1)
+    flushing = asyncio.create_task(sender.flush())
+    await asyncio.sleep(0)
+    sends.append(asyncio.create_task(sender.send("t", b"later", queue=0)))
+    for _ in range(2):
+        assert not flushing.done()
+        await gate.wait(1)
+        gate.release()
+    await gate.wait(1)
+    await asyncio.wait_for(flushing, PATIENCE_S)
+    assert [send.done() for send in sends] == [True, True, False]
+    gate.release()
+    await sends[2]
+    await sender.close()
