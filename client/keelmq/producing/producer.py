@@ -248,8 +248,6 @@ class Producer:
 
     async def close(self) -> None:
         """Flush (each send ends within its budget), then close a connection of its own. Later sends raise Closed."""
-        if self._closed:
-            return
         self._closed = True
         try:
             await self.flush()

@@ -445,3 +445,17 @@ async def test_flush_waits_for_earlier_sends_not_for_later_ones() -> None:
     gate.release()
     await sends[2]
     await sender.close()
+
+
+async def test_every_close_waits_for_what_is_sent() -> None:
+    gate = Gate(Appender())
+    sender, _ = producer(gate)
+    send = asyncio.create_task(sender.send("t", b"x"))
+    await gate.wait(1)
+    closes = [asyncio.create_task(sender.close()) for _ in range(2)]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert [close.done() for close in closes] == [False, False]
+    gate.release()
+    await asyncio.gather(send, *closes)
+    await sender.close()
