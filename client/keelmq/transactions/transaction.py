@@ -21,10 +21,7 @@ from keelmq import wire
 from keelmq.blocks.batch import encode_messages
 from keelmq.causation import transaction_with_cause
 from keelmq.errors import (
-    BrokerFault,
-    Corrupt,
     InvalidRequest,
-    KeelMQError,
     LimitExceeded,
     TransactionConflict,
     TransactionNotFound,
@@ -82,7 +79,7 @@ class Outcome(enum.StrEnum):
     COMMITTED = "committed"
     ROLLED_BACK = "rolled_back"
     COMMIT_PENDING = "commit_pending"
-    """The local decision is commit, but it did not reach the broker in time: the check will finish the transaction."""
+    """The local decision is commit, but it did not reach the broker: the check will finish the transaction."""
     ROLLBACK_PENDING = "rollback_pending"
     """As COMMIT_PENDING, for a rollback. The messages are not visible meanwhile."""
     UNKNOWN = "unknown"
@@ -337,9 +334,7 @@ class TransactionProducer:
             positions = await self._tell(transaction_id, decision, self._decision_timeout_ms)
         except (TransactionConflict, TransactionNotFound):
             raise
-        except KeelMQError as exc:
-            if not exc.retryable and not isinstance(exc, BrokerFault | Corrupt):
-                raise
+        except Exception as exc:  # whatever it is: an error would say that the local transaction did not run
             log.warning("transaction %s: %s not delivered, the check will finish it: %s", transaction_id, decision, exc)
             pending = Outcome.COMMIT_PENDING if commit else Outcome.ROLLBACK_PENDING
             return TransactionResult(transaction_id, pending, receipt)
@@ -349,7 +344,7 @@ class TransactionProducer:
     async def _tell_unknown(self, transaction_id: str) -> None:
         try:
             await self._tell(transaction_id, Decision.UNKNOWN, UNKNOWN_TIMEOUT_MS)
-        except KeelMQError as exc:
+        except Exception as exc:  # the caller raises, or returns, what the local transaction did
             log.debug("transaction %s: unknown not delivered: %s", transaction_id, exc)
 
     async def _tell(self, transaction_id: str, decision: Decision, timeout_ms: int) -> tuple[Position, ...]:

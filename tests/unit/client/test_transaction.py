@@ -397,3 +397,37 @@ async def test_errors_say_what_they_are() -> None:
         broker.half_error = problem(503, "unknown_outcome")
         with pytest.raises(UnknownOutcome):
             await producer.execute(ORDER, never)
+
+
+@pytest.mark.parametrize("decision", [Decision.COMMIT, Decision.ROLLBACK])
+@pytest.mark.parametrize("code", ["unauthenticated", "forbidden"])
+async def test_a_decision_that_nobody_takes_any_more_is_pending_not_failed(code: str, decision: Decision) -> None:
+    """An error of `execute` means that the local transaction did not run; here it did, and the check finishes it."""
+    broker = Broker()
+    broker.decision_error = lambda: problem(403 if code == "forbidden" else 401, code)
+
+    async def local(transaction: Transaction) -> Decision:
+        return decision
+
+    producer, _ = transactions(broker)
+    async with producer:
+        result = await producer.execute(ORDER, local)
+    pending = Outcome.COMMIT_PENDING if decision is Decision.COMMIT else Outcome.ROLLBACK_PENDING
+    assert result.outcome is pending
+
+
+async def test_a_producer_that_is_closed_during_a_local_transaction_leaves_its_decision_to_the_check() -> None:
+    broker = Broker()
+    running, may_end = asyncio.Event(), asyncio.Event()
+
+    async def local(transaction: Transaction) -> None:
+        running.set()
+        await may_end.wait()
+
+    connection = Connection(SERVERS, transport=ScriptedTransport(broker), rng=lambda: 0.0)
+    async with TransactionProducer(SERVERS, "shop", check=never, connection=connection) as producer:
+        executing = asyncio.create_task(producer.execute(ORDER, local))
+        await running.wait()
+    connection.close()
+    may_end.set()
+    assert (await executing).outcome is Outcome.COMMIT_PENDING
