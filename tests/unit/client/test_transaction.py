@@ -431,3 +431,16 @@ async def test_a_producer_that_is_closed_during_a_local_transaction_leaves_its_d
     connection.close()
     may_end.set()
     assert (await executing).outcome is Outcome.COMMIT_PENDING
+
+
+async def test_a_check_handler_that_raises_cancelled_error_answers_unknown() -> None:
+    broker = Broker()
+
+    async def check(transaction: Transaction) -> Decision:
+        raise asyncio.CancelledError  # as what awaits something that was cancelled elsewhere does
+
+    producer, _ = transactions(broker, check)
+    async with producer:
+        broker.checks.put_nowait([check_of("tx-1")])
+        await asyncio.wait_for(broker.answered.wait(), PATIENCE_S)
+    assert broker.decisions == [("tx-1", "unknown", "check")]
