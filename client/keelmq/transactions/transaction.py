@@ -7,6 +7,7 @@
    producer group, until it has an answer.
 """
 
+import asyncio
 import enum
 import hashlib
 import reprlib
@@ -139,6 +140,7 @@ class TransactionProducer:
         self._compress = compress
         self._queue_counts = QueueCounts(self._connection)
         self._started = False
+        self._closing: asyncio.Task[None] | None = None
         self._halves = HalfSender(self._connection, 1 + retries)
         self._decisions = DecisionTeller(self._connection, group, self.client_id)
         self._local_threads = WorkerThreads(LOCAL_THREADS_MAX)
@@ -161,15 +163,24 @@ class TransactionProducer:
             self._checks.start()
 
     async def close(self) -> None:
-        """Stop answering checks (running handlers get 10 s), then close a connection of its own."""
-        if not self._started:
-            return
-        self._started = False
-        await self._checks.stop(CLOSE_GRACE_MS)
-        self._check_threads.close()
-        self._local_threads.close()
-        if self._owns_connection:
-            self._connection.close()
+        """Stop answering checks (running handlers get 10 s), then close a connection of its own.
+
+        Cancelling the caller does not stop the close.
+        """
+        if self._started:
+            self._started = False
+            self._closing = asyncio.create_task(self._close())
+        if self._closing is not None:
+            await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        try:
+            await self._checks.stop(CLOSE_GRACE_MS)
+        finally:
+            self._check_threads.close()
+            self._local_threads.close()
+            if self._owns_connection:
+                self._connection.close()
 
     async def __aenter__(self) -> Self:
         await self.start()

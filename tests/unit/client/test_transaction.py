@@ -444,3 +444,32 @@ async def test_a_check_handler_that_raises_cancelled_error_answers_unknown() -> 
         broker.checks.put_nowait([check_of("tx-1")])
         await asyncio.wait_for(broker.answered.wait(), PATIENCE_S)
     assert broker.decisions == [("tx-1", "unknown", "check")]
+
+
+async def test_a_close_that_is_cancelled_goes_on_and_the_next_one_waits_for_it() -> None:
+    broker = Broker()
+    asked, ended = asyncio.Event(), asyncio.Event()
+    may_end = asyncio.Event()
+
+    async def check(transaction: Transaction) -> Decision:
+        asked.set()
+        await may_end.wait()
+        ended.set()
+        return Decision.COMMIT
+
+    producer, _ = transactions(broker, check)
+    await producer.start()
+    broker.checks.put_nowait([check_of("tx-1")])
+    await asyncio.wait_for(asked.wait(), PATIENCE_S)
+    first = asyncio.create_task(producer.close())
+    await asyncio.sleep(0)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    second = asyncio.create_task(producer.close())
+    await asyncio.sleep(0)
+    assert not second.done()
+    may_end.set()
+    await second
+    assert ended.is_set()
+    assert broker.decisions == [("tx-1", "commit", "check")]
