@@ -46,7 +46,11 @@ class TokenFile:
             if self._token:  # it is being replaced
                 return self._token
             raise InvalidRequest("invalid_request", f"token file {self._file}: {error.strerror}") from None
-        self._token = _checked(line, f"token file {self._file}")
+        try:
+            self._token = _checked(line, f"token file {self._file}")
+        except InvalidRequest:
+            if not self._token:
+                raise
         return self._token
 
 

@@ -85,7 +85,17 @@ def test_a_token_file_is_read_again_and_survives_its_replacement(tmp_path: Path)
     file.unlink()
     now_s[0] += FILE_LOOKED_AT_S
     assert source() == "next"
-    file.write_text("")
+    for written in ("", "\n", "half of\x00something"):  # a shell empties the file before it writes
+        file.write_text(written)
+        now_s[0] += FILE_LOOKED_AT_S
+        assert source() == "next"
+    file.write_text("last")
     now_s[0] += FILE_LOOKED_AT_S
+    assert source() == "last"
+
+
+def test_a_token_file_that_never_had_a_token_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("")
     with pytest.raises(InvalidRequest, match="no token"):
-        source()
+        TokenFile(file)()
