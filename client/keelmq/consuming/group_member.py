@@ -266,7 +266,8 @@ class GroupMember:
 
     def _release_if_moved(self, place: TopicQueue, reader: QueueReader, committed: Mapping[TopicQueue, int]) -> None:
         """Stop reading a queue whose reader is not at the group's committed offset any more."""
-        if committed.get(place) in (reader.committed, reader.sent):
+        offset = committed.get(place)
+        if offset == reader.committed or offset in reader.sent:
             return
         if place not in committed:
             self._beginnings.was_at(place, reader.position)
@@ -303,7 +304,9 @@ class GroupMember:
             offsets = {}
             part = due[first : first + OFFSETS_MAX]
             for reader in part:
-                reader.sent = offsets[reader.place] = reader.position
+                offsets[reader.place] = reader.position
+                reader.sent.add(reader.position)
             await self._session.commit(self._generation, offsets)
             for reader in part:
                 reader.committed = offsets[reader.place]
+                reader.sent.clear()

@@ -86,9 +86,10 @@ class Handling:
 class QueueReader:
     """Reads `place` from the committed offset `position` on until it is stopped.
 
-    `committed` is the offset that the broker certainly has, `sent` the offset that it may have; the consumer's
-    committer sets both. A raising handler is called again with the same messages after a pause, or they are given back,
-    which finishes them once the broker has them: nothing behind an unfinished message is ever committed.
+    `committed` is the last offset that the broker is known to have, `sent` are those that it may have, since their
+    commits failed or are under way; the consumer's committer sets both. A raising handler is called again with the same
+    messages after a pause, or they are given back, which finishes them once the broker has them: nothing behind an
+    unfinished message is ever committed.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class QueueReader:
     ) -> None:
         self.place = place
         self.committed = position
-        self.sent = position
+        self.sent: set[int] = set()
         self._pages = QueuePages(connection, place, follower_reads=options.follower_reads)
         self._handling = handling
         self._options = options
