@@ -23,7 +23,6 @@ from keelmq.producing.producer import Producer
 from keelmq.producing.routing import queue_for_key
 from keelmq.transport.connection import Connection
 from keelmq.transport.http1 import ExchangeFailed, HttpResponse
-from tests.patience import PATIENCE_S
 from tests.unit.client.scripted import (
     RECEIPT,
     SERVERS,
@@ -414,48 +413,3 @@ async def test_a_missing_topic_fails_keyed_sends_too() -> None:
 def test_options_out_of_range(options: dict[str, int]) -> None:
     with pytest.raises(InvalidRequest):
         Producer(SERVERS, **options)  # type: ignore[arg-type]
-
-
-async def test_a_keyed_send_ends_whatever_prevents_asking_for_the_queues() -> None:
-    def no_token() -> str:
-        raise RuntimeError("the service of the tokens is down")
-
-    connection = Connection(SERVERS, transport=ScriptedTransport(Appender()), rng=lambda: 0.0, token=no_token)
-    async with Producer(connection=connection) as sender:
-        for key in (None, "k"):
-            with pytest.raises(RuntimeError, match="tokens is down"):
-                await asyncio.wait_for(sender.send("t", b"x", sharding_key=key), PATIENCE_S)
-
-
-async def test_flush_waits_for_earlier_sends_not_for_later_ones() -> None:
-    gate = Gate(Appender())
-    sender, _ = producer(gate, max_batch_bytes=60)  # a request for each message
-    sends = [asyncio.create_task(sender.send("t", b"earlier", queue=0)) for _ in range(2)]
-    await gate.wait(1)
-    flushing = asyncio.create_task(sender.flush())
-    await asyncio.sleep(0)
-    sends.append(asyncio.create_task(sender.send("t", b"later", queue=0)))
-    for _ in range(2):
-        assert not flushing.done()
-        await gate.wait(1)
-        gate.release()
-    await gate.wait(1)
-    await asyncio.wait_for(flushing, PATIENCE_S)
-    assert [send.done() for send in sends] == [True, True, False]
-    gate.release()
-    await sends[2]
-    await sender.close()
-
-
-async def test_every_close_waits_for_what_is_sent() -> None:
-    gate = Gate(Appender())
-    sender, _ = producer(gate)
-    send = asyncio.create_task(sender.send("t", b"x"))
-    await gate.wait(1)
-    closes = [asyncio.create_task(sender.close()) for _ in range(2)]
-    for _ in range(5):
-        await asyncio.sleep(0)
-    assert [close.done() for close in closes] == [False, False]
-    gate.release()
-    await asyncio.gather(send, *closes)
-    await sender.close()
