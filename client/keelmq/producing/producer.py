@@ -215,17 +215,17 @@ class Producer:
         def add(lane: Lane) -> None:
             lane.add_block(block, future, deadline_s, self._tries, delay)
 
-        if lane is not None:
-            try:
+        try:
+            if lane is not None:
                 add(lane)
-            except BaseException:
-                future.cancel()  # ends the span
-                raise
-        else:
-            first = messages[0]
-            message = Message(topic=topic, body=first) if isinstance(first, bytes) else first
-            choose = choice(selector, sharding_key, topic, message, future)
-            route.add_chosen(choose, add, _failing(future))
+            else:
+                first = messages[0]
+                message = Message(topic=topic, body=first) if isinstance(first, bytes) else first
+                choose = choice(selector, sharding_key, topic, message, future)
+                route.add_chosen(choose, add, _failing(future))
+        except BaseException:
+            future.cancel()  # ends the span
+            raise
         self._arm_expiry()
         return await future
 
