@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
 from typing import Final, Literal, Self
 
-from keelmq.causation import begin_processing
+from keelmq.causation import begin_processing, end_processing
 from keelmq.consuming.assigned_queues import AssignedQueues
 from keelmq.consuming.faults import Faults, OnFault
 from keelmq.consuming.group_beginnings import GroupBeginnings
@@ -130,6 +130,7 @@ class Consumer:
         self._member = GroupMember(self._connection, group, session, self._queues, beginnings, self._reader, times)
         self._tasks: list[asyncio.Task[None]] = []
         self._closing: asyncio.Task[None] | None = None
+        self._yielded: list[ReceivedMessage] = []
         self._state: Literal["new", "running", "closed"] = "new"
 
     @property
@@ -198,6 +199,7 @@ class Consumer:
         Cancelling the caller does not stop the close: processed messages are committed. Do not call it in a handler,
         which would wait for itself.
         """
+        end_processing(self._yielded)  # of a loop that was left with `break`
         await asyncio.shield(self._begin_close())
 
     def _begin_close(self) -> "asyncio.Task[None]":
@@ -244,7 +246,8 @@ class Consumer:
         if self._state == "new":
             await self.start()
         while (message := await self._handover.next()) is not None:
-            begin_processing([message], self.group)
+            self._yielded = [message]
+            begin_processing(self._yielded, self.group)
             yield message
             begin_processing([], self.group)
         self._raise_failure()
@@ -253,6 +256,7 @@ class Consumer:
         """While iterating, mark the current message as processed without asking for the next one."""
         if self._handover is not None:
             self._handover.finish()
+            end_processing(self._yielded)
 
     # Pausing
 
