@@ -1,4 +1,4 @@
-"""What runs in the background of a consumer outlives errors that are not the SDK's, as those of a token function."""
+"""Background tasks of a consumer outlive errors that are not the SDK's, such as those of a token function."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What a transactional producer does when it is closed, when nobody takes a decision, and when a check is cancelled."""
+"""Transactional producers that are closed, decisions that nobody takes, and checks that are cancelled."""
 
 import asyncio
 
