@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
@@ -101,6 +102,7 @@ class Consumer:
         times = SessionTimes(session_timeout_ms, commit_interval_ms, close_timeout_ms)
         self.group = group
         self.member_id = secrets.token_hex(12)
+        self._process_id = os.getpid()
         self._start = start
         self._client_id = client_id or default_client_id()
         self._faults = Faults(on_fault)
@@ -121,7 +123,7 @@ class Consumer:
         self._connection = connection or Connection(servers, tls=tls)
         self._owns_connection = connection is None
         self._close_timeout_ms = close_timeout_ms
-        session = GroupSession(
+        self._session = session = GroupSession(
             self._connection, group, self._selections, member_id=self.member_id, client_id=self._client_id, times=times
         )
         topics_read = {*self._selections, f"%RETRY%{group}"}
@@ -149,6 +151,8 @@ class Consumer:
         if self._state != "new":
             raise InvalidRequest("invalid_request", f"this consumer is {self._state}: make a new one")
         self._state = "running"
+        if os.getpid() != self._process_id:  # forked since: the parent or a sibling may run as this member
+            self.member_id = self._session.member_id = secrets.token_hex(12)
         self._queues.stalls.start()
         # The begin of the other members matters only if it may lie after messages that are sent from now on.
         begin = self._member.begin(whole_group=self._start != "earliest")
