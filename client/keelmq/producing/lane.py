@@ -256,6 +256,8 @@ class Lane:
         if waiting:
             batch = waiting[-1]
             fits = batch.size + size <= bytes_max and len(batch.entries) < count_max
+            # A message that has waited for the number of queues may be older than the last one of the batch.
+            fits = fits and deadline_s >= batch.deadlines_s[-1]
             if batch.block is None and batch.tries == tries and batch.delay == delay and fits:
                 batch.entries.append(entry)
                 batch.futures.append(future)

@@ -54,3 +54,28 @@ async def test_every_close_waits_for_what_is_sent() -> None:
     gate.release()
     await asyncio.gather(send, *closes)
     await sender.close()
+
+
+async def test_a_message_that_waited_for_the_number_of_queues_shortens_no_others_budget() -> None:
+    """An older message comes behind a younger one, which named its queue. Each has its own budget."""
+    now_s, appender = [100.0], Appender()
+    posts, topics = Gate(appender), Gate(appender)
+    transport = ScriptedTransport(lambda request: (topics if request.method == "GET" else posts)(request))
+    connection = Connection(SERVERS, transport=transport, rng=lambda: 0.0, clock=lambda: now_s[0])
+    sender = Producer(connection=connection, send_timeout_ms=3_000, retries=0, clock=lambda: now_s[0])
+    sends = [asyncio.create_task(sender.send("t", b"first", queue=0))]
+    await posts.wait(1)
+    sends.append(asyncio.create_task(sender.send("t", b"older", selector=lambda message, queues: 0)))
+    await topics.wait(1)
+    now_s[0] += 2.5
+    sends.append(asyncio.create_task(sender.send("t", b"younger", queue=0)))
+    await asyncio.sleep(0)
+    topics.release()
+    await asyncio.sleep(0)
+    posts.release()
+    await posts.wait(1)
+    assert posts.held[0].timeout_s == pytest.approx(3.0)
+    posts.release()
+    await asyncio.gather(*sends)
+    assert appender.stored[0] == [b"first", b"younger", b"older"]
+    await sender.close()
