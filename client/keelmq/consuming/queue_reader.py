@@ -28,6 +28,8 @@ from keelmq.transport.retry import Backoff
 PULL_BYTES_MAX: Final = 4 * 1024 * 1024
 FETCH_PAUSE_MS: Final = 50
 FETCH_PAUSE_MAX_MS: Final = 2_000
+EMPTY_PAUSE_S: Final = 0.5
+"""Seconds before the next pull at the end of the queue, if pulls do not wait at the broker."""
 HANDLER_PAUSE_MS: Final = 100
 HANDLER_PAUSE_MAX_MS: Final = 10_000
 
@@ -207,7 +209,10 @@ class QueueReader:
                 continue
             backoff.reset()
             outage.ended()
+            goes_on = pulled.next_offset > self._fetch_offset
             self._accept(pulled)
+            if not goes_on and not self._options.wait_ms:
+                await asyncio.sleep(EMPTY_PAUSE_S)
 
     async def _room(self) -> int:
         """Return how many messages may be fetched; wait until that is at least one and nothing holds the queue."""
