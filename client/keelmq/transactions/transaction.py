@@ -22,6 +22,7 @@ from keelmq import wire
 from keelmq.blocks.batch import encode_messages
 from keelmq.causation import transaction_with_cause
 from keelmq.errors import (
+    Conflict,
     InvalidRequest,
     LimitExceeded,
     TransactionConflict,
@@ -343,7 +344,7 @@ class TransactionProducer:
         commit = decision is Decision.COMMIT
         try:
             positions = await self._tell(transaction_id, decision, self._decision_timeout_ms)
-        except (TransactionConflict, TransactionNotFound):
+        except (Conflict, TransactionNotFound):
             raise
         except Exception as exc:  # whatever it is: an error would say that the local transaction did not run
             log.warning("transaction %s: %s not delivered, the check will finish it: %s", transaction_id, decision, exc)

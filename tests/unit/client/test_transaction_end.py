@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from keelmq.errors import Conflict
 from keelmq.transactions.decision import Decision, Transaction
 from keelmq.transactions.transaction import Outcome, TransactionProducer
 from keelmq.transport.connection import Connection
@@ -27,6 +28,18 @@ async def test_a_decision_that_nobody_takes_any_more_is_pending_not_failed(code:
         result = await producer.execute(ORDER, local)
     pending = Outcome.COMMIT_PENDING if decision is Decision.COMMIT else Outcome.ROLLBACK_PENDING
     assert result.outcome is pending
+
+
+async def test_a_decision_that_contradicts_is_raised() -> None:
+    broker = Broker()
+    broker.decision_error = lambda: problem(409, "producer_group_mismatch")
+
+    async def local(transaction: Transaction) -> None: ...
+
+    producer, _ = transactions(broker)
+    async with producer:
+        with pytest.raises(Conflict):
+            await producer.execute(ORDER, local)
 
 
 async def test_a_producer_that_is_closed_during_a_local_transaction_leaves_its_decision_to_the_check() -> None:
