@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 from urllib.parse import quote
 
@@ -137,3 +137,8 @@ class QueueCounts:
             count = info.queues
             self._known[topic] = (count, self._clock())
         return count
+
+    def forget(self, topics: Iterable[str | None]) -> None:
+        """Forget the numbers of these topics, because a queue or a topic was not there."""
+        for topic in topics:
+            self._known.pop(topic or "", None)

@@ -25,6 +25,7 @@ from keelmq.errors import (
     Conflict,
     InvalidRequest,
     LimitExceeded,
+    NotFound,
     TransactionConflict,
     TransactionNotFound,
 )
@@ -272,6 +273,8 @@ class TransactionProducer:
             told = transaction_with_cause(given, trace)
             prepared = await self._send_half(told, transaction_id, check_after_ms)
         except BaseException as exc:
+            if isinstance(exc, NotFound):
+                self._queue_counts.forget(each.topic for each in given if isinstance(each, Message))
             end_send(span, exc)
             raise
         end_send(span, None)

@@ -4,12 +4,15 @@ import asyncio
 
 import pytest
 
-from keelmq.errors import Conflict
+from keelmq.errors import Conflict, QueueNotFound
+from keelmq.message import Message
+from keelmq.producing.routing import queue_for_key
 from keelmq.transactions.decision import Decision, Transaction
 from keelmq.transactions.transaction import Outcome, TransactionProducer
 from keelmq.transport.connection import Connection
+from keelmq.transport.http1 import HttpResponse
 from tests.patience import PATIENCE_S
-from tests.unit.client.scripted import SERVERS, ScriptedTransport, problem
+from tests.unit.client.scripted import SERVERS, Request, ScriptedTransport, json_answer, problem
 from tests.unit.client.test_transaction import ORDER, Broker, check_of, never, transactions
 
 
@@ -99,3 +102,26 @@ async def test_a_close_that_is_cancelled_goes_on_and_the_next_one_waits_for_it()
     await second
     assert ended.is_set()
     assert broker.decisions == [("tx-1", "commit", "check")]
+
+
+async def test_a_queue_that_is_not_there_any_more_has_the_number_of_queues_asked_again() -> None:
+    """The topic was deleted, and created anew with fewer queues."""
+    broker, queues = Broker(), [4]
+
+    async def script(request: Request) -> HttpResponse:
+        if request.target.startswith("/v1/topics/"):
+            return json_answer({"topic": "t", "queues": queues[0], "type": "any", "retention_ms": 1})
+        if request.target == "/v1/transactions" and request.msgpack()["batches"][0]["queue"] >= queues[0]:
+            return problem(404, "queue_not_found")
+        return await broker(request)
+
+    async def local(transaction: Transaction) -> None: ...
+
+    message = Message(topic="t", body=b"x", sharding_key=next(k for k in "abcdefgh" if queue_for_key(k, 4)))
+    connection = Connection(SERVERS, transport=ScriptedTransport(script), rng=lambda: 0.0)
+    async with TransactionProducer(SERVERS, "shop", check=never, connection=connection) as producer:
+        assert (await producer.execute(message, local)).outcome is Outcome.COMMITTED
+        queues[0] = 1
+        with pytest.raises(QueueNotFound):
+            await producer.execute(message, local)
+        assert (await producer.execute(message, local)).outcome is Outcome.COMMITTED
