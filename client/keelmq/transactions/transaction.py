@@ -274,7 +274,7 @@ class TransactionProducer:
             prepared = await self._send_half(told, transaction_id, check_after_ms)
         except BaseException as exc:
             if isinstance(exc, NotFound):
-                self._queue_counts.forget(each.topic for each in given if isinstance(each, Message))
+                self._queue_counts.forget(getattr(each, "topic", None) for each in given)
             end_send(span, exc)
             raise
         end_send(span, None)
