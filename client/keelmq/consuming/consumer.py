@@ -34,6 +34,8 @@ SESSION_TIMEOUT_MS: Final = 30_000
 PREFETCH_MESSAGES: Final = 1_000
 PREFETCH_BYTES: Final = 100 * 1024 * 1024
 CONSUME_TIMEOUT_MS: Final = 15 * 60_000
+LEFT_LOOP_TURNS: Final = 5
+"""Turns of the event loop within which it closes the generator of a loop that was left."""
 
 
 class Consumer:
@@ -133,6 +135,7 @@ class Consumer:
         self._tasks: list[asyncio.Task[None]] = []
         self._closing: asyncio.Task[None] | None = None
         self._yielded: list[ReceivedMessage] = []
+        self._loop: tuple[asyncio.Task[object], object] | None = None
         self._state: Literal["new", "running", "closed"] = "new"
 
     @property
@@ -244,17 +247,39 @@ class Consumer:
         await self.close()
 
     async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
-        """Yield messages one by one; asking for the next message marks the last one as processed."""
+        """Yield messages one by one; asking for the next message marks the last one as processed.
+
+        Raises InvalidRequest while another task iterates this consumer."""
         if self._handover is None:
             raise InvalidRequest("invalid_request", "a consumer with a handler cannot be iterated")
-        if self._state == "new":
-            await self.start()
-        while (message := await self._handover.next()) is not None:
-            self._yielded = [message]
-            begin_processing(self._yielded, self.group)
-            yield message
-            begin_processing([], self.group)
+        task = asyncio.current_task()
+        for _ in range(LEFT_LOOP_TURNS):
+            if not self._is_iterated_beside(task):
+                break
+            await asyncio.sleep(0)
+        else:
+            raise InvalidRequest(
+                "invalid_request",
+                "another task iterates this consumer, and its message would count as processed: make a consumer for "
+                "each loop, or give a handler and concurrency",
+            )
+        assert task is not None
+        self._loop = loop = (task, object())
+        try:
+            if self._state == "new":
+                await self.start()
+            while (message := await self._handover.next()) is not None:
+                self._yielded = [message]
+                begin_processing(self._yielded, self.group)
+                yield message
+                begin_processing([], self.group)
+        finally:
+            if self._loop is loop:
+                self._loop = None
         self._raise_failure()
+
+    def _is_iterated_beside(self, task: "asyncio.Task[object] | None") -> bool:
+        return self._loop is not None and self._loop[0] is not task and not self._loop[0].done()
 
     def finish(self) -> None:
         """While iterating, mark the current message as processed without asking for the next one."""
