@@ -12,7 +12,7 @@ import msgspec
 from keelmq.consuming.attempts import HandlerCancelled, log_failed_attempt
 from keelmq.consuming.group_session import Pulled, TopicQueue
 from keelmq.consuming.handler_call import Handle, HandlerCall
-from keelmq.consuming.handover import OnTimeout
+from keelmq.consuming.handover import OnTimeout, Withdrawn
 from keelmq.consuming.progress import QueueProgress
 from keelmq.consuming.queue_pages import QueuePages
 from keelmq.consuming.redelivery import RetryLater
@@ -266,14 +266,16 @@ class QueueReader:
         for tried in itertools.count(1):
             try:
                 return await self._handle_when_free(call, messages)
+            except Withdrawn:
+                if self._stop.is_set():
+                    return False
+                continue
             except asyncio.CancelledError:
                 task = asyncio.current_task()
                 if task is None or task.cancelling():
                     raise
                 if self._stop.is_set():
                     return False
-                if not self._free.is_set():  # the message was offered to an iterating loop and withdrawn
-                    continue
                 failure: BaseException = HandlerCancelled("the handler raised CancelledError")
             except (SystemExit, KeyboardInterrupt):  # the application ends
                 raise

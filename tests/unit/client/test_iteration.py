@@ -55,3 +55,17 @@ def test_loops_may_follow_one_another() -> None:
             assert await asyncio.create_task(first_of(member)) == b"2"
 
     run_in_virtual_time(main())
+
+
+def test_an_offer_that_is_taken_back_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        group = ScriptedGroup(queues=1)
+        group.append(0, b"0")
+        async with consumer(group) as member:
+            await asyncio.sleep(1)  # the message is on offer, and no loop has come yet
+            member.pause()
+            member.resume()
+            assert await first_of(member) == b"0"
+
+    run_in_virtual_time(main())
+    assert "failed" not in caplog.text
