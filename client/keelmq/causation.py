@@ -82,6 +82,13 @@ def begin_processing(messages: Sequence[ReceivedMessage], group: str) -> None:
     _current.set(Cause(messages, group) if messages else None)
 
 
+def end_processing(messages: Sequence[ReceivedMessage]) -> None:
+    """End what `begin_processing` began with this very list, if it is still the cause in this context."""
+    cause = _current.get()
+    if cause is not None and cause.messages is messages:
+        _current.set(None)
+
+
 def with_cause(
     properties: Mapping[str, str], group: str | None, traceparent: str | None = None, *, names_group: bool = True
 ) -> Mapping[str, str]:

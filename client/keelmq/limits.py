@@ -161,6 +161,11 @@ def check_attributes(
         check_message_id(message_id)
 
 
+def check_sharding_key(sharding_key: object) -> None:
+    """Check a sharding key that only chooses a queue. Raises InvalidRequest unless it is text that can be hashed."""
+    _byte_length("sharding_key", sharding_key)
+
+
 def _check_text(field: str, value: object, bytes_max: int) -> None:
     if value is not None and _byte_length(field, value) > bytes_max:
         raise InvalidRequest("invalid_request", f"{field} is longer than {bytes_max} bytes")

@@ -117,16 +117,17 @@ async def execute(
 ) -> TransactionResult:
     """Run `producer.execute` with `work(connection, transaction)` as the local transaction.
 
-    `work` runs in one database transaction together with `record`, which it must not call itself; with an Engine it
-    runs in a thread. It raises RollbackTransaction to roll back the messages and the database transaction. Any other
-    exception rolls the database transaction back, leaves the messages to the check (which will find them rolled back)
-    and is raised again.
+    `work` is a plain function, also with an AsyncEngine (InvalidRequest otherwise). It runs in one database transaction
+    together with `record`, which it must not call itself; with an Engine it runs in a thread. It raises
+    RollbackTransaction to roll back the messages and the database transaction. Any other exception rolls the database
+    transaction back, leaves the messages to the check (which will find them rolled back) and is raised again.
     """
+    sql.check_work(work)
 
     async def local(transaction: Transaction) -> Decision:
         def both(connection: Connection) -> None:
             record(connection, transaction.id)
-            work(connection, transaction)
+            sql.call_work(work, connection, transaction)
 
         try:
             await sql.run(engine, both)

@@ -5,8 +5,10 @@ them through `run_sync`, as in `await session.run_sync(outbox.record, transactio
 """
 
 import asyncio
+import inspect
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import Column, Connection, Engine, MetaData, Table, func, select
@@ -16,6 +18,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from keelmq.errors import InvalidRequest
+from keelmq.plain_calls import HAVE_YIELD, check_plain_function
 
 T = TypeVar("T")
 
@@ -95,14 +98,41 @@ def _dialect_name(executor: Executor) -> str:
     return bind.dialect.name
 
 
+def check_work(work: object) -> None:
+    """Raise InvalidRequest unless `work` is a plain function: any other would run after its database transaction."""
+    check_plain_function("work", work)
+    if any(has_yield(work) for has_yield in HAVE_YIELD):
+        raise _runs_too_late("a function with a yield")
+
+
+def call_work(work: Callable[..., T], *given: object) -> T:
+    """Call `work` and return its result. Raises InvalidRequest when it has only returned what would run later."""
+    result = work(*given)
+    if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise _runs_too_late(f"one that returns an object of type {type(result).__name__}")
+    return result
+
+
+def _runs_too_late(what: str) -> InvalidRequest:
+    detail = f"work: give a plain function (def), not {what}, whose statements would not run in the transaction"
+    return InvalidRequest("invalid_request", detail)
+
+
 async def run(engine: Engine | AsyncEngine, work: Callable[[Connection], T]) -> T:
-    """Run `work` in a new database transaction without blocking the event loop, and return its result."""
+    """Run `work` in a new database transaction without blocking the event loop, and return its result.
+
+    `work` is a plain function, also with an AsyncEngine. Raises InvalidRequest for any other, with which nothing would
+    run; the database transaction is rolled back then.
+    """
+    check_work(work)
     if isinstance(engine, AsyncEngine):
         async with engine.begin() as connection:
-            return await connection.run_sync(work)
+            return await connection.run_sync(partial(call_work, work))
     return await asyncio.to_thread(_in_transaction, engine, work)
 
 
 def _in_transaction(engine: Engine, work: Callable[[Connection], T]) -> T:
     with engine.begin() as connection:
-        return work(connection)
+        return call_work(work, connection)

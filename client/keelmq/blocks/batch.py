@@ -4,6 +4,7 @@ A block is opaque to the broker and keeps its CRC32C from the producer to the co
 """
 
 import itertools
+import os
 import secrets
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, cast
@@ -74,13 +75,22 @@ _decode = msgspec.msgpack.Decoder(list[BlockMessage]).decode
 
 
 class BatchIds:
-    """Generates batch ids that are unique over all processes: 96 random bits per generator, then a counter."""
+    """Generates batch ids that are unique over all processes: 96 random bits per generator and process, then a counter.
+
+    A process that was forked does not go on with the ids of its parent: what it sends would count as a repetition.
+    """
 
     def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process_id = os.getpid()
         self._prefix = secrets.token_hex(12)
         self._counter = itertools.count()
 
     def next_id(self) -> str:
+        if os.getpid() != self._process_id:
+            self._begin()
         return f"{self._prefix}-{next(self._counter):x}"
 
 

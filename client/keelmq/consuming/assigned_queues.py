@@ -113,6 +113,8 @@ class AssignedQueues:
             on_released()
 
         reader.begin_stop()
+        if self._handover is not None:  # a loop that comes during the grace must not take it any more
+            self._handover.withdraw(place)
         self._faults.fenced(reader.handling, why)
         if reader.is_ahead:
             log.warning("%s/%d: %d is not committed, %s is: %s", *place, reader.position, reader.committed, why)

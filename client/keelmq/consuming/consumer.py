@@ -2,12 +2,13 @@
 
 import asyncio
 import contextlib
+import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
 from typing import Final, Literal, Self
 
-from keelmq.causation import begin_processing
+from keelmq.causation import begin_processing, end_processing
 from keelmq.consuming.assigned_queues import AssignedQueues
 from keelmq.consuming.faults import Faults, OnFault
 from keelmq.consuming.group_beginnings import GroupBeginnings
@@ -33,6 +34,8 @@ SESSION_TIMEOUT_MS: Final = 30_000
 PREFETCH_MESSAGES: Final = 1_000
 PREFETCH_BYTES: Final = 100 * 1024 * 1024
 CONSUME_TIMEOUT_MS: Final = 15 * 60_000
+LEFT_LOOP_TURNS: Final = 5
+"""Turns of the event loop within which it closes the generator of a loop that was left."""
 
 
 class Consumer:
@@ -101,6 +104,7 @@ class Consumer:
         times = SessionTimes(session_timeout_ms, commit_interval_ms, close_timeout_ms)
         self.group = group
         self.member_id = secrets.token_hex(12)
+        self._process_id = os.getpid()
         self._start = start
         self._client_id = client_id or default_client_id()
         self._faults = Faults(on_fault)
@@ -121,7 +125,7 @@ class Consumer:
         self._connection = connection or Connection(servers, tls=tls)
         self._owns_connection = connection is None
         self._close_timeout_ms = close_timeout_ms
-        session = GroupSession(
+        self._session = session = GroupSession(
             self._connection, group, self._selections, member_id=self.member_id, client_id=self._client_id, times=times
         )
         topics_read = {*self._selections, f"%RETRY%{group}"}
@@ -130,6 +134,8 @@ class Consumer:
         self._member = GroupMember(self._connection, group, session, self._queues, beginnings, self._reader, times)
         self._tasks: list[asyncio.Task[None]] = []
         self._closing: asyncio.Task[None] | None = None
+        self._yielded: list[ReceivedMessage] = []
+        self._loop: tuple[asyncio.Task[object], object] | None = None
         self._state: Literal["new", "running", "closed"] = "new"
 
     @property
@@ -148,6 +154,8 @@ class Consumer:
         if self._state != "new":
             raise InvalidRequest("invalid_request", f"this consumer is {self._state}: make a new one")
         self._state = "running"
+        if os.getpid() != self._process_id:  # forked since: the parent or a sibling may run as this member
+            self.member_id = self._session.member_id = secrets.token_hex(12)
         self._queues.stalls.start()
         # The begin of the other members matters only if it may lie after messages that are sent from now on.
         begin = self._member.begin(whole_group=self._start != "earliest")
@@ -198,6 +206,7 @@ class Consumer:
         Cancelling the caller does not stop the close: processed messages are committed. Do not call it in a handler,
         which would wait for itself.
         """
+        end_processing(self._yielded)  # of a loop that was left with `break`
         await asyncio.shield(self._begin_close())
 
     def _begin_close(self) -> "asyncio.Task[None]":
@@ -238,21 +247,45 @@ class Consumer:
         await self.close()
 
     async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
-        """Yield messages one by one; asking for the next message marks the last one as processed."""
+        """Yield messages one by one; asking for the next message marks the last one as processed.
+
+        Raises InvalidRequest while another task iterates this consumer."""
         if self._handover is None:
             raise InvalidRequest("invalid_request", "a consumer with a handler cannot be iterated")
-        if self._state == "new":
-            await self.start()
-        while (message := await self._handover.next()) is not None:
-            begin_processing([message], self.group)
-            yield message
-            begin_processing([], self.group)
+        task = asyncio.current_task()
+        for _ in range(LEFT_LOOP_TURNS):
+            if not self._is_iterated_beside(task):
+                break
+            await asyncio.sleep(0)
+        else:
+            raise InvalidRequest(
+                "invalid_request",
+                "another task iterates this consumer, and its message would count as processed: make a consumer for "
+                "each loop, or give a handler and concurrency",
+            )
+        assert task is not None
+        self._loop = loop = (task, object())
+        try:
+            if self._state == "new":
+                await self.start()
+            while (message := await self._handover.next()) is not None:
+                self._yielded = [message]
+                begin_processing(self._yielded, self.group)
+                yield message
+                begin_processing([], self.group)
+        finally:
+            if self._loop is loop:
+                self._loop = None
         self._raise_failure()
+
+    def _is_iterated_beside(self, task: "asyncio.Task[object] | None") -> bool:
+        return self._loop is not None and self._loop[0] is not task and not self._loop[0].done()
 
     def finish(self) -> None:
         """While iterating, mark the current message as processed without asking for the next one."""
         if self._handover is not None:
             self._handover.finish()
+            end_processing(self._yielded)
 
     # Pausing
 

@@ -30,6 +30,8 @@ BEGIN_MS: Final = 15_000
 """Maximum time that a start tries to begin its queues, and waits for the other members to begin theirs."""
 BEGIN_PAUSE_MS: Final = 20
 BEGIN_PAUSE_MAX_MS: Final = 500
+FAULT_PAUSE_S: Final = 2.0
+"""Pause after an unexpected error, each of which is logged with its traceback."""
 
 MakeReader = Callable[[TopicQueue, int], QueueReader]
 """Creates the reader of a queue at a committed offset."""
@@ -112,18 +114,25 @@ class GroupMember:
                     await self._refresh.wait()
 
     async def commit_for_ever(self) -> None:
+        backoff = Backoff(BEGIN_PAUSE_MS, BEGIN_PAUSE_MAX_MS)
         while True:
             await self._progress.wait()
             self._progress.clear()
             try:
                 async with self._commit_lock:
                     await self._commit()
+                backoff.reset()
             except MOVED_ON as exc:
                 log.info("group %s: commit refused, looking at the assignment: %s", self._group, exc)
                 self._look_at_assignment()
             except KeelMQError as exc:
                 log.warning("group %s: offsets cannot be committed at the moment: %s", self._group, exc)
                 self._progress.set()
+                await asyncio.sleep(backoff.next_s())
+            except Exception:  # a bug, or the application's token function: no commit must stop in silence
+                log.exception("group %s: offsets cannot be committed at the moment", self._group)
+                self._progress.set()
+                await asyncio.sleep(FAULT_PAUSE_S)
             await asyncio.sleep(self._commit_interval_s)
 
     def progressed(self) -> None:
@@ -145,13 +154,13 @@ class GroupMember:
         """Commit the processed offsets and leave the group; failures are logged."""
         try:
             await self._commit()
-        except KeelMQError as exc:
+        except Exception as exc:
             log.warning("group %s: the last offsets are not committed: %s", self._group, exc)
         try:
             await self._session.leave()
         except SESSION_OVER:
             pass
-        except KeelMQError as exc:
+        except Exception as exc:
             log.warning("group %s: not left, the session ends by its time-out: %s", self._group, exc)
 
     # Membership
@@ -181,6 +190,9 @@ class GroupMember:
                 raise
             why = self._queues.stalls.lately(self._heartbeat_s)
             log.warning("group %s: the session cannot be kept at the moment: %s%s", self._group, exc, why)
+            return False
+        except Exception:  # as for commits
+            log.exception("group %s: the session cannot be kept at the moment", self._group)
             return False
         return self._settled and (not waited or membership.generation != before)
 
@@ -254,7 +266,8 @@ class GroupMember:
 
     def _release_if_moved(self, place: TopicQueue, reader: QueueReader, committed: Mapping[TopicQueue, int]) -> None:
         """Stop reading a queue whose reader is not at the group's committed offset any more."""
-        if committed.get(place) in (reader.committed, reader.sent):
+        offset = committed.get(place)
+        if offset == reader.committed or offset in reader.sent:
             return
         if place not in committed:
             self._beginnings.was_at(place, reader.position)
@@ -291,7 +304,9 @@ class GroupMember:
             offsets = {}
             part = due[first : first + OFFSETS_MAX]
             for reader in part:
-                reader.sent = offsets[reader.place] = reader.position
+                offsets[reader.place] = reader.position
+                reader.sent.add(reader.position)
             await self._session.commit(self._generation, offsets)
             for reader in part:
                 reader.committed = offsets[reader.place]
+                reader.sent.clear()

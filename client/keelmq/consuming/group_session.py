@@ -54,7 +54,7 @@ class GroupSession:
         self._connection = connection
         self._topics = dict(topics)
         self._path = f"/v1/groups/{quote(group, safe='')}"
-        self._member_id = member_id
+        self.member_id = member_id
         self._client_id = client_id
         self._session_timeout_ms = times.session_timeout_ms
         self._call_timeout_ms = times.call_timeout_ms
@@ -67,7 +67,7 @@ class GroupSession:
             list(self._topics),
             self._client_id,
             self._session_timeout_ms,
-            self._member_id,
+            self.member_id,
             tags={topic: each.tags for topic, each in self._topics.items() if each.tags is not None},
             filters={topic: each.filter for topic, each in self._topics.items() if each.filter is not None},
         )
@@ -112,7 +112,7 @@ class GroupSession:
     async def _heartbeat(
         self, body: dict[str, int], timeout_ms: int, *, tries: int, waits_ms: int = 0
     ) -> wire.Membership:
-        path = f"{self._path}/members/{self._member_id}/heartbeat"
+        path = f"{self._path}/members/{self.member_id}/heartbeat"
         deadline = Deadline(timeout_ms)
         return await self._connection.call_for(
             wire.Membership, "POST", path, body=body, deadline=deadline, tries=tries, waits_ms=waits_ms
@@ -120,7 +120,7 @@ class GroupSession:
 
     async def leave(self) -> None:
         await self._connection.call(
-            "DELETE", f"{self._path}/members/{self._member_id}", deadline=self._deadline(), tries=3
+            "DELETE", f"{self._path}/members/{self.member_id}", deadline=self._deadline(), tries=3
         )
 
     async def committed(self) -> dict[TopicQueue, int]:
@@ -157,7 +157,7 @@ class GroupSession:
         With `begins`, they are the group's first offsets in queues without an offset, and nothing before them was
         processed. Raises one of MOVED_ON, or AlreadyBegun."""
         entries = [wire.CommitOffset(topic, queue, offset) for (topic, queue), offset in offsets.items()]
-        request = wire.CommitRequest(entries, self._member_id, generation, begins)
+        request = wire.CommitRequest(entries, self.member_id, generation, begins)
         await self._connection.call(
             "PUT", f"{self._path}/offsets", body=wire.encode_json(request), deadline=self._deadline(), tries=3
         )
@@ -177,7 +177,7 @@ class GroupSession:
                 wire.GiveBackResponse,
                 "POST",
                 f"{self._path}/retries",
-                body=wire.GiveBackRequest(entries, self._member_id, generation),
+                body=wire.GiveBackRequest(entries, self.member_id, generation),
                 deadline=self._deadline(),
                 tries=3,
             )

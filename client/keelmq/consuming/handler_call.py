@@ -122,6 +122,6 @@ def handle_of(
 
     async def several(messages: Sequence[ReceivedMessage]) -> None:
         with processing(messages, group), process_span(messages, group, client_id):
-            await of_several(messages)
+            await of_several(list(messages))  # the handler's own: it may take messages from it
 
     return several

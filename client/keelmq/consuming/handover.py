@@ -11,6 +11,10 @@ OnTimeout = Callable[[ConsumeTimeout, Sequence[ReceivedMessage]], None]
 _Offer = tuple[ReceivedMessage, asyncio.Future[None]]
 
 
+class Withdrawn(Exception):
+    """The message on offer was withdrawn before a loop took it."""
+
+
 class Handover:
     """Passes messages to the loop that iterates a consumer. `handle` is the handler of the queue readers.
 
@@ -34,7 +38,13 @@ class Handover:
             self._changed.set()
             if self._closed:
                 done.cancel()
-            await done
+            try:
+                await done
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if self._closed or task is None or task.cancelling():
+                    raise
+                raise Withdrawn from None
 
     async def next(self) -> ReceivedMessage | None:
         """Return the next message, None after `close`. The previous message counts as processed."""

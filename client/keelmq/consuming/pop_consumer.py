@@ -45,6 +45,8 @@ INVISIBLE_MS_MIN: Final = 1_000
 CONCURRENCY: Final = 8
 PAUSE_S: Final = 0.5
 """Seconds before the next request after a failed or refused one."""
+FAULT_PAUSE_S: Final = 2.0
+"""Seconds after an unexpected error, each of which is logged with its traceback."""
 
 
 class PopConsumer:
@@ -186,7 +188,7 @@ class PopConsumer:
                 await _end(task)
             while self._acks:
                 await self._send_acks()
-        except KeelMQError as exc:
+        except Exception as exc:
             log.warning("group %s: the last messages are not acknowledged and come again: %s", self.group, exc)
         finally:
             self._threads.close()
@@ -210,6 +212,10 @@ class PopConsumer:
             except KeelMQError as exc:
                 log.log(outage.level(exc), "group %s: nothing can be taken at the moment: %s", self.group, exc)
                 await asyncio.sleep(PAUSE_S)
+                continue
+            except Exception:  # a bug, or the application's token function: nothing must stop in silence
+                log.exception("group %s: nothing can be taken at the moment", self.group)
+                await asyncio.sleep(FAULT_PAUSE_S)
                 continue
             outage.ended()
             for each in popped:
@@ -274,7 +280,7 @@ class PopConsumer:
     async def _release(self, popped: PoppedMessage) -> None:
         try:
             await self._calls.give_back(popped.receipt_handle, at_once=True, reason="the consumer was closed")
-        except KeelMQError as exc:
+        except Exception as exc:
             log.warning("group %s: a message comes again when its time is over: %s", self.group, exc)
 
     async def _keep(self, popped: PoppedMessage, lost: asyncio.Event) -> None:
@@ -289,7 +295,7 @@ class PopConsumer:
                 return
             except Closed:
                 return
-            except KeelMQError as exc:
+            except Exception as exc:  # whatever it is, the next renewal may still be in time
                 log.warning("group %s: a message cannot be held on to at the moment: %s", self.group, exc)
 
     async def _ack_forever(self) -> None:
@@ -304,6 +310,9 @@ class PopConsumer:
             except KeelMQError as exc:
                 log.log(outage.level(exc), "group %s: nothing can be acknowledged at the moment: %s", self.group, exc)
                 await asyncio.sleep(PAUSE_S)
+            except Exception:
+                log.exception("group %s: nothing can be acknowledged at the moment", self.group)
+                await asyncio.sleep(FAULT_PAUSE_S)
 
     async def _send_acks(self) -> None:
         """Acknowledge the processed messages; each stays pending until its acknowledgement is answered."""

@@ -12,7 +12,7 @@ import msgspec
 from keelmq.consuming.attempts import HandlerCancelled, log_failed_attempt
 from keelmq.consuming.group_session import Pulled, TopicQueue
 from keelmq.consuming.handler_call import Handle, HandlerCall
-from keelmq.consuming.handover import OnTimeout
+from keelmq.consuming.handover import OnTimeout, Withdrawn
 from keelmq.consuming.progress import QueueProgress
 from keelmq.consuming.queue_pages import QueuePages
 from keelmq.consuming.redelivery import RetryLater
@@ -28,6 +28,8 @@ from keelmq.transport.retry import Backoff
 PULL_BYTES_MAX: Final = 4 * 1024 * 1024
 FETCH_PAUSE_MS: Final = 50
 FETCH_PAUSE_MAX_MS: Final = 2_000
+EMPTY_PAUSE_S: Final = 0.5
+"""Seconds before the next pull at the end of the queue, if pulls do not wait at the broker."""
 HANDLER_PAUSE_MS: Final = 100
 HANDLER_PAUSE_MAX_MS: Final = 10_000
 
@@ -86,9 +88,10 @@ class Handling:
 class QueueReader:
     """Reads `place` from the committed offset `position` on until it is stopped.
 
-    `committed` is the offset that the broker certainly has, `sent` the offset that it may have; the consumer's
-    committer sets both. A raising handler is called again with the same messages after a pause, or they are given back,
-    which finishes them once the broker has them: nothing behind an unfinished message is ever committed.
+    `committed` is the last offset that the broker is known to have, `sent` are those that it may have, since their
+    commits failed or are under way; the consumer's committer sets both. A raising handler is called again with the same
+    messages after a pause, or they are given back, which finishes them once the broker has them: nothing behind an
+    unfinished message is ever committed.
     """
 
     def __init__(
@@ -103,7 +106,7 @@ class QueueReader:
     ) -> None:
         self.place = place
         self.committed = position
-        self.sent = position
+        self.sent: set[int] = set()
         self._pages = QueuePages(connection, place, follower_reads=options.follower_reads)
         self._handling = handling
         self._options = options
@@ -206,7 +209,10 @@ class QueueReader:
                 continue
             backoff.reset()
             outage.ended()
+            goes_on = pulled.next_offset > self._fetch_offset
             self._accept(pulled)
+            if not goes_on and not self._options.wait_ms:
+                await asyncio.sleep(EMPTY_PAUSE_S)
 
     async def _room(self) -> int:
         """Return how many messages may be fetched; wait until that is at least one and nothing holds the queue."""
@@ -260,14 +266,16 @@ class QueueReader:
         for tried in itertools.count(1):
             try:
                 return await self._handle_when_free(call, messages)
+            except Withdrawn:
+                if self._stop.is_set():
+                    return False
+                continue
             except asyncio.CancelledError:
                 task = asyncio.current_task()
                 if task is None or task.cancelling():
                     raise
                 if self._stop.is_set():
                     return False
-                if not self._free.is_set():  # the message was offered to an iterating loop and withdrawn
-                    continue
                 failure: BaseException = HandlerCancelled("the handler raised CancelledError")
             except (SystemExit, KeyboardInterrupt):  # the application ends
                 raise

@@ -12,15 +12,17 @@ OnError = Literal["block", "give_back"]
 class RetryLater(Exception):
     """Raised by a handler to give its messages back for redelivery after `delay_ms`, by default the group's backoff.
 
-    `reason` is kept with the message, cut to 255 bytes. Raises InvalidRequest for a delay beyond 40 days.
+    `reason`, a text or an error, is kept with the message, cut to 255 bytes. Raises InvalidRequest for a delay beyond
+    40 days.
     """
 
-    def __init__(self, delay_ms: int | None = None, reason: str = "") -> None:
+    def __init__(self, delay_ms: int | None = None, reason: str | BaseException = "") -> None:
         if delay_ms is not None:
             check_range("delay_ms", delay_ms, 0, DELAY_MS_MAX)
-        super().__init__(reason)
+        text = error_text(reason) if isinstance(reason, BaseException) else str(reason or "")
+        super().__init__(text)
         self.delay_ms = delay_ms
-        self.reason = reason
+        self.reason = text
 
 
 def tries_before_giving_back(on_error: OnError | None, tries: int, *, ordered: bool) -> int | None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from keelmq.errors import InvalidRequest, KeelMQError
-from keelmq.limits import QUEUES_MAX, check_range
+from keelmq.limits import QUEUES_MAX, check_range, check_sharding_key
 from keelmq.message import Message
 from keelmq.producing.delay import AT_ONCE, Delay, delay_of
 from keelmq.producing.queue_selectors import RoundRobin, Selector, chosen_queue
@@ -48,6 +48,8 @@ def batch_destination(
     """Return queue and sharding key of a batch. Messages may repeat them, but not name different ones."""
     if queue is not None:
         check_range("queue", queue, 0, QUEUES_MAX - 1)
+    if sharding_key is not None:
+        check_sharding_key(sharding_key)
     if set(map(type, messages)) == {bytes}:
         return queue, sharding_key if queue is None else None
     for message in messages:
@@ -61,6 +63,8 @@ def batch_destination(
         sharding_key = sharding_key if sharding_key is not None else message.sharding_key
         if message.queue not in (None, queue) or message.sharding_key not in (None, sharding_key):
             raise InvalidRequest("invalid_request", "the messages of a batch name different queues or sharding keys")
+    if queue is not None:
+        check_range("queue", queue, 0, QUEUES_MAX - 1)
     return queue, sharding_key if queue is None else None
 
 

@@ -53,7 +53,7 @@ class Batch:
     `futures` and `deadlines_s` are parallel to `entries`; deadlines ascend.
     """
 
-    __slots__ = ("batch_id", "block", "deadlines_s", "delay", "entries", "futures", "size", "tries")
+    __slots__ = ("_ended", "batch_id", "block", "deadlines_s", "delay", "entries", "futures", "size", "tries")
 
     def __init__(self, batch_id: str, tries: int, delay: Delay, block: Block | None = None) -> None:
         self.batch_id = batch_id
@@ -64,6 +64,17 @@ class Batch:
         self.futures: list[asyncio.Future[Any]] = []
         self.deadlines_s: list[float] = []
         self.size = 0
+        self._ended: asyncio.Future[None] | None = None
+
+    def ended(self) -> "asyncio.Future[None]":
+        """Return a future that is done once the batch neither waits nor is in flight."""
+        if self._ended is None:
+            self._ended = asyncio.get_running_loop().create_future()
+        return self._ended
+
+    def end(self) -> None:
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(None)
 
     def seal(self, *, compressed: bool) -> Block:
         """Return the encoded block; the same on every call, so a retry repeats the batch exactly."""
@@ -220,6 +231,10 @@ class Lane:
         """Tasks that send batches; empty when nothing is pending or in flight."""
         return self._workers
 
+    def batches(self) -> list[Batch]:
+        """Return the batches that wait or are in flight."""
+        return [*self._waiting, *self._in_flight]
+
     def add(
         self,
         entry: Entry,
@@ -241,6 +256,8 @@ class Lane:
         if waiting:
             batch = waiting[-1]
             fits = batch.size + size <= bytes_max and len(batch.entries) < count_max
+            # A message that has waited for the number of queues may be older than the last one of the batch.
+            fits = fits and deadline_s >= batch.deadlines_s[-1]
             if batch.block is None and batch.tries == tries and batch.delay == delay and fits:
                 batch.entries.append(entry)
                 batch.futures.append(future)
@@ -295,7 +312,7 @@ class Lane:
             self._backlog.remove(freed)
             if first.futures:
                 return
-            self._waiting.popleft()
+            self._waiting.popleft().end()
 
     def _not_sent(self, deadline_s: float) -> KeelMQError:
         """Return the error of a message whose budget ended, or nearly ended, before it was sent."""
@@ -310,6 +327,7 @@ class Lane:
         """Stop sending; every pending message fails with Closed."""
         for batch in self._waiting:
             batch.fail(Closed("closed", "the producer was closed before the message was sent: not stored"))
+            batch.end()
             self._backlog.remove(batch.size)
         self._waiting.clear()
         self._waiting_bytes = 0
@@ -376,6 +394,8 @@ class Lane:
             self._in_flight.difference_update(group)
             self._backlog.remove(size)
             self._rate.answered(answered, self._clock(), more_waits=bool(self._waiting))
+            for batch in group:
+                batch.end()
 
     async def _deliver_all(self, group: Sequence[Batch], full: bool) -> None:
         begun_s = self._clock()

@@ -215,17 +215,17 @@ class Producer:
         def add(lane: Lane) -> None:
             lane.add_block(block, future, deadline_s, self._tries, delay)
 
-        if lane is not None:
-            try:
+        try:
+            if lane is not None:
                 add(lane)
-            except BaseException:
-                future.cancel()  # ends the span
-                raise
-        else:
-            first = messages[0]
-            message = Message(topic=topic, body=first) if isinstance(first, bytes) else first
-            choose = choice(selector, sharding_key, topic, message, future)
-            route.add_chosen(choose, add, _failing(future))
+            else:
+                first = messages[0]
+                message = Message(topic=topic, body=first) if isinstance(first, bytes) else first
+                choose = choice(selector, sharding_key, topic, message, future)
+                route.add_chosen(choose, add, _failing(future))
+        except BaseException:
+            future.cancel()  # ends the span
+            raise
         self._arm_expiry()
         return await future
 
@@ -243,14 +243,11 @@ class Producer:
         return True
 
     async def flush(self) -> None:
-        """Wait until every earlier send is stored or has failed."""
-        while tasks := {task for route in self._routes.values() for task in route.tasks()}:
-            await asyncio.wait(tasks)
+        """Wait until every earlier send is stored or has failed. Later sends do not matter."""
+        await asyncio.gather(*[route.flush() for route in self._routes.values()])
 
     async def close(self) -> None:
         """Flush (each send ends within its budget), then close a connection of its own. Later sends raise Closed."""
-        if self._closed:
-            return
         self._closed = True
         try:
             await self.flush()

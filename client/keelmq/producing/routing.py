@@ -2,14 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 from urllib.parse import quote
 
 from crc32c import crc32c
 
 from keelmq import wire
-from keelmq.errors import KeelMQError
 from keelmq.producing.lane import Lane
 from keelmq.transport.connection import Connection
 from keelmq.transport.retry import Clock, Deadline
@@ -62,6 +61,13 @@ class TopicRoute:
         tasks = {task for lane in self.lanes() for task in lane.workers}
         return tasks | {self._fetching} if self._fetching is not None else tasks
 
+    async def flush(self) -> None:
+        """Wait until every earlier message of this topic is stored or has failed; later ones do not matter."""
+        if self._fetching is not None:
+            await asyncio.wait([self._fetching])  # what waits for the number of queues is in its lane then
+        if earlier := [batch.ended() for lane in self.lanes() for batch in lane.batches()]:
+            await asyncio.wait(earlier)
+
     def lane_of_queue(self, queue: int) -> Lane:
         lane = self._by_queue.get(queue)
         if lane is None:
@@ -89,7 +95,7 @@ class TopicRoute:
         try:
             self._queues = await self._fetch_queues(self.topic)
             self._fetched_at_s = self._clock()
-        except KeelMQError as exc:
+        except Exception as exc:  # for example from the application's token function: no caller may be left waiting
             parked, self._parked = self._parked, []
             for _, _, fail in parked:
                 fail(exc)
@@ -131,3 +137,8 @@ class QueueCounts:
             count = info.queues
             self._known[topic] = (count, self._clock())
         return count
+
+    def forget(self, topics: Iterable[str | None]) -> None:
+        """Forget the numbers of these topics, because a queue or a topic was not there."""
+        for topic in topics:
+            self._known.pop(topic or "", None)

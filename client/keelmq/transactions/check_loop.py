@@ -131,9 +131,12 @@ class CheckLoop:
             async with asyncio.timeout(self._handler_timeout_s):
                 with processing((), self._group):  # the producer may have been started in a handler
                     decision: object = await self._handler(transaction)
-        except (asyncio.CancelledError, SystemExit, KeyboardInterrupt):
+        except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as exc:  # whatever the error is: without an answer, no other process is asked meanwhile
+            task = asyncio.current_task()
+            if isinstance(exc, asyncio.CancelledError) and (task is None or task.cancelling()):
+                raise  # the producer is closed; otherwise the handler awaited something that was cancelled
             what = f"transaction {check.transaction_id}: the check handler failed, answering unknown"
             log_error_of_application(what, exc)
             return Decision.UNKNOWN

@@ -7,6 +7,7 @@
    producer group, until it has an answer.
 """
 
+import asyncio
 import enum
 import hashlib
 import reprlib
@@ -21,11 +22,10 @@ from keelmq import wire
 from keelmq.blocks.batch import encode_messages
 from keelmq.causation import transaction_with_cause
 from keelmq.errors import (
-    BrokerFault,
-    Corrupt,
+    Conflict,
     InvalidRequest,
-    KeelMQError,
     LimitExceeded,
+    NotFound,
     TransactionConflict,
     TransactionNotFound,
 )
@@ -82,7 +82,7 @@ class Outcome(enum.StrEnum):
     COMMITTED = "committed"
     ROLLED_BACK = "rolled_back"
     COMMIT_PENDING = "commit_pending"
-    """The local decision is commit, but it did not reach the broker in time: the check will finish the transaction."""
+    """The local decision is commit, but it did not reach the broker: the check will finish the transaction."""
     ROLLBACK_PENDING = "rollback_pending"
     """As COMMIT_PENDING, for a rollback. The messages are not visible meanwhile."""
     UNKNOWN = "unknown"
@@ -142,6 +142,7 @@ class TransactionProducer:
         self._compress = compress
         self._queue_counts = QueueCounts(self._connection)
         self._started = False
+        self._closing: asyncio.Task[None] | None = None
         self._halves = HalfSender(self._connection, 1 + retries)
         self._decisions = DecisionTeller(self._connection, group, self.client_id)
         self._local_threads = WorkerThreads(LOCAL_THREADS_MAX)
@@ -164,15 +165,24 @@ class TransactionProducer:
             self._checks.start()
 
     async def close(self) -> None:
-        """Stop answering checks (running handlers get 10 s), then close a connection of its own."""
-        if not self._started:
-            return
-        self._started = False
-        await self._checks.stop(CLOSE_GRACE_MS)
-        self._check_threads.close()
-        self._local_threads.close()
-        if self._owns_connection:
-            self._connection.close()
+        """Stop answering checks (running handlers get 10 s), then close a connection of its own.
+
+        Cancelling the caller does not stop the close.
+        """
+        if self._started:
+            self._started = False
+            self._closing = asyncio.create_task(self._close())
+        if self._closing is not None:
+            await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        try:
+            await self._checks.stop(CLOSE_GRACE_MS)
+        finally:
+            self._check_threads.close()
+            self._local_threads.close()
+            if self._owns_connection:
+                self._connection.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -263,6 +273,8 @@ class TransactionProducer:
             told = transaction_with_cause(given, trace)
             prepared = await self._send_half(told, transaction_id, check_after_ms)
         except BaseException as exc:
+            if isinstance(exc, NotFound):
+                self._queue_counts.forget(getattr(each, "topic", None) for each in given)
             end_send(span, exc)
             raise
         end_send(span, None)
@@ -335,11 +347,9 @@ class TransactionProducer:
         commit = decision is Decision.COMMIT
         try:
             positions = await self._tell(transaction_id, decision, self._decision_timeout_ms)
-        except (TransactionConflict, TransactionNotFound):
+        except (Conflict, TransactionNotFound):
             raise
-        except KeelMQError as exc:
-            if not exc.retryable and not isinstance(exc, BrokerFault | Corrupt):
-                raise
+        except Exception as exc:  # whatever it is: an error would say that the local transaction did not run
             log.warning("transaction %s: %s not delivered, the check will finish it: %s", transaction_id, decision, exc)
             pending = Outcome.COMMIT_PENDING if commit else Outcome.ROLLBACK_PENDING
             return TransactionResult(transaction_id, pending, receipt)
@@ -349,7 +359,7 @@ class TransactionProducer:
     async def _tell_unknown(self, transaction_id: str) -> None:
         try:
             await self._tell(transaction_id, Decision.UNKNOWN, UNKNOWN_TIMEOUT_MS)
-        except KeelMQError as exc:
+        except Exception as exc:  # the caller raises, or returns, what the local transaction did
             log.debug("transaction %s: unknown not delivered: %s", transaction_id, exc)
 
     async def _tell(self, transaction_id: str, decision: Decision, timeout_ms: int) -> tuple[Position, ...]:

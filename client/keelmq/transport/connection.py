@@ -358,8 +358,8 @@ class Connection:
         return leader
 
     def _took(self, node: Origin, call: Call) -> None:
-        """Record the node as the leader if it accepted a write."""
-        if call.request.writes and (self._current == node or not self._at_leader):
+        """Record the node as the leader if it accepted a write that only the leader takes."""
+        if call.request.writes and not call.request.anywhere and (self._current == node or not self._at_leader):
             self._current, self._at_leader = node, True
 
     def _not_yet(self, node: Origin, response: HttpResponse, call: Call) -> float | None:

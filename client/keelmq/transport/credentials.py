@@ -13,6 +13,7 @@ from time import monotonic
 from typing import Final
 
 from keelmq.errors import InvalidRequest
+from keelmq.plain_calls import check_plain_function
 from keelmq.transport.http1 import Origin
 
 VARIABLE: Final = "KEELMQ_TOKEN"
@@ -46,7 +47,11 @@ class TokenFile:
             if self._token:  # it is being replaced
                 return self._token
             raise InvalidRequest("invalid_request", f"token file {self._file}: {error.strerror}") from None
-        self._token = _checked(line, f"token file {self._file}")
+        try:
+            self._token = _checked(line, f"token file {self._file}")
+        except InvalidRequest:
+            if not self._token:
+                raise
         return self._token
 
 
@@ -60,6 +65,8 @@ class Credentials:
         self._source = _from_environment() if token is None and environment else token
         if isinstance(self._source, str):
             _checked(self._source, "token")
+        elif self._source is not None:
+            check_plain_function("token", self._source)
         self._trusted = frozenset(trusted)
 
     def header(self, node: Origin) -> str:
@@ -94,8 +101,10 @@ def _from_environment() -> TokenSource | None:
     return token or (TokenFile(file) if file else None)
 
 
-def _checked(token: str, where: str) -> str:
+def _checked(token: object, where: str) -> str:
     """Return a token that may stand in a header line. Raises InvalidRequest, without the token in its text."""
+    if token is not None and not isinstance(token, str):
+        raise InvalidRequest("invalid_request", f"{where}: a token is a str, not {type(token).__name__}")
     if not token or not token.isascii() or not token.isprintable() or " " in token:
         raise InvalidRequest("invalid_request", f"{where}: no token, which is a word of printable ASCII characters")
     return token

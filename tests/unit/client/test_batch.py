@@ -1,5 +1,8 @@
 """Blocks decode to the messages that were encoded; limits hold, and damage is noticed."""
 
+import subprocess
+import sys
+
 import msgspec
 import pytest
 from crc32c import crc32c
@@ -19,6 +22,7 @@ from keelmq.blocks.batch import (
 from keelmq.errors import Corrupt, InvalidRequest, LimitExceeded
 from keelmq.limits import BATCH_MESSAGES_MAX, BODY_BYTES_MAX, REQUEST_KEYS_MAX
 from keelmq.message import Message
+from tests.patience import PATIENCE_S
 
 texts = st.text(max_size=20)
 messages = st.builds(
@@ -172,6 +176,24 @@ def test_batch_ids_are_unique_and_allowed() -> None:
     ids = [source.next_id() for source in (first, second) for _ in range(1_000)]
     assert len(set(ids)) == 2_000
     assert all(len(each) <= 64 and each.replace("-", "").isalnum() for each in ids)
+
+
+FORKS = """
+import os
+from keelmq.blocks.batch import BatchIds
+ids = BatchIds()
+child = os.fork()
+os.write(1, f"{ids.next_id()} {ids.next_id()} ".encode())
+if child:
+    os.waitpid(child, 0)
+"""
+
+
+def test_a_process_that_was_forked_goes_on_with_ids_of_its_own() -> None:
+    """A producer may be made before a server forks its workers, each of which uses it in its own event loop."""
+    told = subprocess.run([sys.executable, "-c", FORKS], check=True, capture_output=True, text=True, timeout=PATIENCE_S)
+    ids = told.stdout.split()
+    assert len(ids) == len(set(ids)) == 4
 
 
 def test_limit_errors_are_usage_errors() -> None:

@@ -23,6 +23,9 @@ from keelmq.transactions.decision_teller import DecisionTeller
 from keelmq.transactions.transaction import TransactionProducer
 from keelmq.transport.connection import Connection
 from tests.unit.client.scripted import RECEIPT, SERVERS, Appender, Request, ScriptedTransport, msgpack_answer
+from tests.unit.client.scripted_group import ScriptedGroup
+from tests.unit.client.test_consumer_pause import consumer as loop_of
+from tests.unit.client.virtual_time import run_in_virtual_time
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
@@ -192,6 +195,39 @@ async def test_a_transaction_in_a_handler_tells_its_cause_and_leaves_the_group_t
 
 async def test_a_transaction_that_is_repeated_under_its_id_is_the_same_bytes() -> None:
     assert (await execute_in_handler("t-1"))[1] == (await execute_in_handler("t-1"))[1]
+
+
+@pytest.mark.parametrize("finishes", [True, False])
+def test_a_loop_that_was_left_causes_nothing_any_more(finishes: bool) -> None:
+    async def main() -> None:
+        group = ScriptedGroup(queues=1)
+        group.append(0, b"first", b"second")
+        async with loop_of(group) as member:
+            async for message in member:
+                cause = current_cause()
+                assert cause is not None
+                assert list(cause.messages) == [message]
+                if finishes:
+                    member.finish()
+                    assert current_cause() is None
+                break
+        assert current_cause() is None
+        assert group.committed == {0: 1 if finishes else 0}
+
+    run_in_virtual_time(main())
+
+
+def test_closing_a_loop_leaves_the_cause_of_others_alone() -> None:
+    async def main() -> None:
+        member = loop_of(ScriptedGroup(queues=1))
+        await member.start()
+        with processing([received()], "others"):
+            cause = current_cause()
+            member.finish()
+            await member.close()
+            assert current_cause() is cause is not None
+
+    run_in_virtual_time(main())
 
 
 async def test_a_check_handler_is_in_nobodys_name() -> None:

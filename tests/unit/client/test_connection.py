@@ -96,6 +96,18 @@ async def test_reads_go_to_the_leader_so_that_they_see_what_was_written(clock: C
     assert await read() == [("n3", "/v1/x"), ("n1", "/v1/cluster"), ("n1", "/v1/x")]
 
 
+async def test_what_any_node_may_do_says_nothing_about_the_leader(clock: Clock) -> None:
+    def script(request: Request) -> HttpResponse:
+        return json_answer({"leader_url": "http://n2:1"} if request.target == "/v1/cluster" else {"node": request.node})
+
+    transport = ScriptedTransport(script, answers_cluster=True)
+    connection = Connection(SERVERS, transport=transport, rng=lambda: 0.0, clock=clock)
+    await connection.call("POST", "/v1/backups", body=b"{}", anywhere=True)
+    await connection.call("GET", "/v1/topics/t")
+    asked = [(request.node, request.target) for request in transport.requests if request.target != "/v1/cluster"]
+    assert asked == [("n1", "/v1/backups"), ("n2", "/v1/topics/t")]
+
+
 async def test_a_leader_that_is_gone_costs_no_try(clock: Clock) -> None:
     """Two dead nodes and an election cause many failures before the answer, with tries=1."""
     asked = 0

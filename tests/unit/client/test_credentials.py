@@ -1,6 +1,7 @@
 """Tokens come from where the user put them, and go to nodes that can be trusted with them only."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -85,7 +86,33 @@ def test_a_token_file_is_read_again_and_survives_its_replacement(tmp_path: Path)
     file.unlink()
     now_s[0] += FILE_LOOKED_AT_S
     assert source() == "next"
-    file.write_text("")
+    for written in ("", "\n", "half of\x00something"):  # a shell empties the file before it writes
+        file.write_text(written)
+        now_s[0] += FILE_LOOKED_AT_S
+        assert source() == "next"
+    file.write_text("last")
     now_s[0] += FILE_LOOKED_AT_S
+    assert source() == "last"
+
+
+def test_a_token_file_that_never_had_a_token_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("")
     with pytest.raises(InvalidRequest, match="no token"):
-        source()
+        TokenFile(file)()
+
+
+async def _token_of_a_coroutine() -> str:
+    return "token"
+
+
+@pytest.mark.parametrize("source", [_token_of_a_coroutine, 7, b"token"])
+def test_what_is_neither_a_token_nor_a_plain_function_is_refused(source: Any) -> None:
+    with pytest.raises(InvalidRequest, match="token"):
+        Credentials(source, [NAMED])
+
+
+@pytest.mark.parametrize("token", [None, b"token", 7])
+def test_a_function_that_returns_no_text_is_refused(token: Any) -> None:
+    with pytest.raises(InvalidRequest, match="token"):
+        Credentials(lambda: token, [NAMED]).header(NAMED)

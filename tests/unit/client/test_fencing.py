@@ -107,3 +107,26 @@ def test_what_others_have_committed_meanwhile_is_not_handled_by_whoever_joins_ag
         assert seen.bodies == [BODIES[0], *BODIES[5:]]
 
     run_in_virtual_time(main())
+
+
+def test_a_loop_gets_nothing_that_was_on_offer_when_its_queue_went_to_another_member() -> None:
+    """The message was offered while the loop did something else; then the queue was assigned to another member."""
+
+    async def main() -> None:
+        group, got = ScriptedGroup(), []
+        group.waits = True
+        group.append(0, b"lost")
+        async with consumer(group) as member:
+            await asyncio.sleep(1)
+            group.rebalance([1])
+            await until(lambda: member.assignment == [("t", 1)])
+            group.append(1, b"kept")
+            async for message in member:
+                got.append(message.body)
+                break
+            assert got == [b"kept"]
+            member.finish()
+            await until(lambda: group.committed[1] == 1)
+        assert group.committed == {0: 0, 1: 1}
+
+    run_in_virtual_time(main())

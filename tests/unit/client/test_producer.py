@@ -340,6 +340,9 @@ async def test_batches_that_are_refused(messages: list[Any]) -> None:
         (lambda p: p.send("t", b"x", queue=-1), InvalidRequest),
         (lambda p: p.send("t", b"x", queue=True), InvalidRequest),
         (lambda p: p.send("t", b"x", properties={"a": 1}), InvalidRequest),
+        (lambda p: p.send_batch("t", [b"x"], sharding_key=7), InvalidRequest),
+        (lambda p: p.send_batch("t", [b"x"], sharding_key="\ud800"), InvalidRequest),
+        (lambda p: p.send_batch("t", [Message(body=b"x", queue=-1)]), InvalidRequest),
     ],
 )
 async def test_bad_input_is_refused_before_anything_is_sent(

@@ -1,7 +1,7 @@
 """A queue's reader calls its handler at the right times, and no more when it must not."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Literal
 
 from keelmq.blocks.batch import encode_messages
@@ -13,6 +13,7 @@ from keelmq.transport.connection import Connection
 from keelmq.transport.http1 import HttpResponse
 from tests.patience import PATIENCE_S
 from tests.unit.client.scripted import SERVERS, Request, ScriptedTransport, msgpack_answer
+from tests.unit.client.virtual_time import run_in_virtual_time
 
 OPTIONS = ReaderOptions(processors=1, handler_messages=1, prefetch_messages=10, prefetch_bytes=1 << 20, wait_ms=0)
 
@@ -99,3 +100,24 @@ async def test_what_expired_is_skipped_and_told() -> None:
     assert told == [("messages_expired", "t", 2, 5)]
     assert reader.position == 7
     assert "offset=7" in asked[1]
+
+
+def test_a_reader_that_does_not_wait_at_the_broker_pauses_at_the_end_of_its_queue() -> None:
+    pulls: list[str] = []
+    nothing = msgpack_answer({"batches": [], "next_offset": 0, "max_offset": 0})
+
+    def script(request: Request) -> HttpResponse | Awaitable[HttpResponse]:
+        pulls.append(request.target)
+        return nothing if len(pulls) < 1_000 else asyncio.get_running_loop().create_future()
+
+    async def handle(messages: Sequence[ReceivedMessage]) -> None: ...
+
+    async def main() -> None:
+        connection = Connection(SERVERS, transport=ScriptedTransport(script), rng=lambda: 0.0)
+        handling = Handling(handle, Slots(), on_progress=lambda: None)
+        reader = QueueReader(connection, ("t", 0), 0, handling, OPTIONS)
+        await asyncio.sleep(10)
+        await reader.stop(0)
+
+    run_in_virtual_time(main())
+    assert 10 <= len(pulls) <= 100

@@ -1,8 +1,11 @@
 """A member hears of a rebalance when it happens, and not with its next heartbeat."""
 
 import asyncio
+from typing import Any
 
 from keelmq.consuming.session_times import HEARTBEAT_MS_MAX
+from keelmq.transport.http1 import HttpResponse
+from tests.unit.client.scripted import problem
 from tests.unit.client.scripted_group import ScriptedGroup
 from tests.unit.client.test_consumer_pause import MINUTES_S, Seen, consumer, until
 from tests.unit.client.virtual_time import run_in_virtual_time
@@ -89,5 +92,45 @@ def test_a_session_that_begins_anew_goes_by_what_the_cluster_says_then() -> None
             group.append(0, b"2")
             await until(lambda: seen.bodies == [b"0", b"1", b"2"])
             assert member.assignment == [("t", 0)]
+
+    run_in_virtual_time(main())
+
+
+class _LosingAnswers(ScriptedGroup):
+    """A group whose first commit is stored though nobody is told, and which takes no other one until `takes`."""
+
+    def __init__(self) -> None:
+        super().__init__(queues=1)
+        self.takes = False
+        self.refused: set[int] = set()
+
+    def _commit(self, commit: dict[str, Any]) -> HttpResponse:
+        if self.takes:
+            return super()._commit(commit)
+        offset = commit["offsets"][0]["offset"]
+        if self.committed == {0: 0} and offset > 0:
+            super()._commit(commit)
+            return problem(503, "unknown_outcome")
+        self.refused.add(offset)
+        return problem(429, "overloaded")
+
+
+def test_what_an_earlier_commit_may_have_stored_is_no_reset() -> None:
+    """The commit of 1 was stored and its answer lost, that of 2 was refused: then the group's offset is 1."""
+
+    async def main() -> None:
+        group, seen, faults = _LosingAnswers(), Seen(), []
+        group.append(0, b"0")
+        async with consumer(group, seen, on_fault=lambda error, messages: faults.append(error)):
+            await until(lambda: group.committed == {0: 1})
+            group.append(0, b"1")
+            await until(lambda: 2 in group.refused)
+            group.rebalance([0])
+            heartbeats = group.heartbeats
+            await until(lambda: group.heartbeats > heartbeats + 1)
+            group.takes = True
+            await until(lambda: group.committed == {0: 2})
+        assert seen.bodies == [b"0", b"1"]
+        assert not faults
 
     run_in_virtual_time(main())

@@ -118,6 +118,12 @@ def test_reasons_are_cut_to_what_the_broker_takes() -> None:
             RetryLater(delay_ms)
 
 
+@pytest.mark.parametrize(("reason", "told"), [(ValueError("no stock"), "no stock"), (7, "7"), (None, "")])
+def test_a_reason_may_be_an_error(reason: Any, told: str) -> None:
+    """The natural mistake: `raise RetryLater(reason=error)`. Any other type would block the queue."""
+    assert wish_of(RetryLater(reason=reason)) == (None, told)
+
+
 async def test_a_message_that_was_given_back_has_its_id_attempt_and_origin() -> None:
     origin = {"topic": "orders", "queue": 3, "offset": 9}
     connection = connection_to([batch_of(b"m", only=7, attempt=2, origin=origin)])

@@ -148,3 +148,17 @@ async def test_a_selector_that_fails_fails_its_own_send_alone(selector: Selector
     assert appender.stored == {0: [], 1: [b"good"], 2: [], 3: []}
     with pytest.raises(error):
         chosen_queue(selector, MESSAGE, 4)
+
+
+async def test_the_span_of_a_batch_whose_selector_fails_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(message: Message, queues: int) -> int:
+        raise ValueError("bug")
+
+    sends: list[asyncio.Future[Any]] = []
+    monkeypatch.setattr("keelmq.producing.producer.end_with", lambda span, future: sends.append(future))
+    sender = producer(Appender())
+    async with sender:
+        await sender.send_batch("t", [b"x"], sharding_key="k")  # the number of queues is known from now on
+        with pytest.raises(ValueError, match="bug"):
+            await sender.send_batch("t", [b"x"], selector=fails)
+    assert [send.done() for send in sends] == [True, True]
