@@ -213,6 +213,24 @@ def say(text: str, *, end: str = "\n", flush: bool = False, file: TextIO | None 
     print(printable(text), end=end, flush=flush, file=file)
 
 
+def confirm(question: str) -> None:
+    """Ask on stderr whether to go on, and return if the answer is yes. Any other answer, no answer and an interrupt end
+    the process.
+    """
+    say(f"{question} [y/N] ", end="", flush=True, file=sys.stderr)
+    answer = b""
+    try:
+        answer = sys.stdin.buffer.readline()
+    except KeyboardInterrupt:
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    finally:
+        if not (answer.endswith(b"\n") and sys.stdin.isatty()):  # a terminal shows the end of the line that is typed
+            say("", file=sys.stderr)
+    if answer.strip().lower() not in (b"y", b"yes"):
+        say("nothing was done; --yes goes on without a question", file=sys.stderr)
+        raise typer.Exit(EXIT_ERROR)
+
+
 def print_json(value: Mapping[str, Any] | list[Any]) -> None:
     is_escaped = sys.stdout.errors == ESCAPED  # its escapes are not those of JSON
     print(json.dumps(value, ensure_ascii=is_escaped, default=str).translate(_JSON_CONTROLS), flush=True)

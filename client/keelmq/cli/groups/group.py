@@ -6,7 +6,19 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import typer
 
 from keelmq.cli.complete import GroupArgument, group_names, topic_names
-from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, duration, print_json, print_table, run, say, when, zone
+from keelmq.cli.output import (
+    DEFAULT_SERVERS,
+    AsJson,
+    Servers,
+    confirm,
+    duration,
+    print_json,
+    print_table,
+    run,
+    say,
+    when,
+    zone,
+)
 from keelmq.cli.times import parse_duration
 
 if TYPE_CHECKING:
@@ -134,7 +146,7 @@ def delete(
     from keelmq.admin import Admin
 
     if not yes:
-        typer.confirm(f"Delete group {group} with its offsets?", abort=True, err=True)
+        confirm(f"Delete group {group} with its offsets?")
 
     async def work(connection: "Connection") -> None:
         await Admin(connection).delete_group(

@@ -6,7 +6,19 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import typer
 
 from keelmq.cli.complete import TopicArgument
-from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, duration, print_json, print_table, run, say, when, zone
+from keelmq.cli.output import (
+    DEFAULT_SERVERS,
+    AsJson,
+    Servers,
+    confirm,
+    duration,
+    print_json,
+    print_table,
+    run,
+    say,
+    when,
+    zone,
+)
 from keelmq.cli.sizes import parse_size, size
 from keelmq.cli.times import parse_duration
 
@@ -118,7 +130,7 @@ def delete(
     from keelmq.admin import Admin
 
     if not yes:
-        typer.confirm(f"Delete topic {topic} and all its messages?", abort=True, err=True)
+        confirm(f"Delete topic {topic} and all its messages?")
     run(servers, lambda connection: Admin(connection).delete_topic(topic), as_json=as_json)
     if as_json:
         print_json({"topic": topic, "deleted": True})
@@ -142,7 +154,7 @@ def purge(
 
     what = f"topic {topic}" if queue is None else f"queue {queue} of topic {topic}"
     if not yes:
-        typer.confirm(f"Remove all messages of {what}, consumed or not?", abort=True, err=True)
+        confirm(f"Remove all messages of {what}, consumed or not?")
     purged = run(servers, lambda connection: Admin(connection).purge_topic(topic, queue=queue), as_json=as_json)
     if as_json:
         print_json(purged.document)
