@@ -8,6 +8,7 @@ from typing import Final
 import pytest
 import typer.main
 from typer.core import TyperCommand, TyperGroup
+from typer.testing import CliRunner
 
 from keelmq.cli.app import app
 from keelmq.cli.lazy import LazyCommand
@@ -54,3 +55,20 @@ def test_the_commands_for_those_who_know_mqadmin_exist() -> None:
     named = re.findall(r"`keelmq ([a-z]+(?: [a-z-]+)?)", table)
     assert len(named) > 20
     assert {each for each in named if each not in COMMANDS and each.split()[0] not in COMMANDS} == set()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "usage"),
+    [
+        (["topic", "list", "--token-file", "t"], "keelmq --token-file FILE topic …"),
+        (["send", "orders", "hi", "--context=prod"], "keelmq --context NAME send …"),
+        (["auth", "user", "list", "--local-time"], "keelmq --local-time auth …"),
+    ],
+)
+def test_an_option_that_belongs_before_the_command_is_told_so(arguments: list[str], usage: str) -> None:
+    answer = CliRunner().invoke(app, arguments)
+    assert answer.exit_code == 2
+    assert f"goes before the command: {usage}" in " ".join(answer.output.split())
+    answer = CliRunner().invoke(app, ["context", "add", "prod", "--ca-file"])
+    assert "goes before" not in answer.output
+    assert "No such option: --bogus" in CliRunner().invoke(app, ["topic", "list", "--bogus"]).output
