@@ -41,7 +41,9 @@ def send(
     message_id: Annotated[str | None, typer.Option(help="Id that makes the message idempotent.")] = None,
     delay_level: Annotated[int | None, typer.Option(min=1, max=18, help="Deliver later: level 1 to 18.")] = None,
     delay: Annotated[str | None, typer.Option(help="Deliver later: 1500ms, 90s, 15m, 2h, up to 40d.")] = None,
-    at: Annotated[str | None, typer.Option(help="Deliver later: ISO 8601 or Unix time in ms.")] = None,
+    at: Annotated[
+        str | None, typer.Option(help="Deliver later: ISO 8601 (UTC without an offset) or Unix time in ms.")
+    ] = None,
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:

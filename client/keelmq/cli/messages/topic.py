@@ -35,16 +35,24 @@ NewTopic = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topi
 TopicType = Literal["normal", "fifo", "delay", "transaction", "any"]
 
 
-Queues = Annotated[int | None, typer.Option(min=1, max=1024, help="Number of queues; can only grow.")]
+Queues = Annotated[
+    int | None, typer.Option(min=1, max=1024, help="Number of queues; can only grow. Default of a new topic: 4.")
+]
 RetentionMs = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="Time for which messages are kept: 90s, 15m, 7d; -1: for ever."),
+    typer.Option(
+        metavar="TIME",
+        help="Time for which messages are kept: 90s, 15m, 7d, or ms; -1: for ever. Default of a new topic: 3d.",
+    ),
 ]
 RetentionBytes = Annotated[
     str | None,
-    typer.Option(metavar="SIZE", help="Bytes of the newest messages that are kept: 512M, 10G; -1: no limit."),
+    typer.Option(
+        metavar="SIZE",
+        help="Bytes of the newest messages that are kept: 512M, 10G; -1: no limit. Default of a new topic: -1.",
+    ),
 ]
-Type = Annotated[TopicType | None, typer.Option(help="Type of messages that it accepts.")]
+Type = Annotated[TopicType | None, typer.Option(help="Type of messages that it accepts. Default of a new topic: any.")]
 
 
 @app.command(epilog="Example:  keelmq topic create orders --queues 8 --retention-ms 7d --retention-bytes 10G")
