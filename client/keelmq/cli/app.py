@@ -134,6 +134,6 @@ def main() -> None:
     try:
         lazy.trimmed(command)()
     except OSError as error:
-        output.fail_on_stream(error)
+        output.fail_on_os_error(error)
     finally:
         output.flush()

@@ -155,14 +155,17 @@ def flush() -> None:
     try:
         sys.stdout.flush()
     except OSError as error:
-        fail_on_stream(error)
+        fail_on_os_error(error)
 
 
-def fail_on_stream(error: OSError) -> NoReturn:
-    """End the process because a standard stream cannot be read or written; a closed pipe is not reported. Raises an
-    error that is about something else.
+def fail_on_os_error(error: OSError) -> NoReturn:
+    """End the process because a file, or a standard stream, cannot be read or written; a closed pipe is not reported.
+    Raises an error that is about something else.
     """
-    if error.filename is not None or error.errno not in STREAM_ERRORS:
+    if error.filename is not None:
+        say(f"error: {os.fsdecode(error.filename)}: {error.strerror}", file=sys.stderr)
+        raise SystemExit(EXIT_ERROR) from None
+    if error.errno not in STREAM_ERRORS:
         raise error
     # Python flushes once more when it ends, and would complain with an exit code of its own.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

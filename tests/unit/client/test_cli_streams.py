@@ -54,6 +54,14 @@ def test_what_an_output_cannot_encode_is_escaped_and_json_is_json(monkeypatch: p
 
 
 def test_other_errors_stay_what_they_are() -> None:
-    for error in (PermissionError(13, "no", "/file"), ConnectionRefusedError(111, "no"), OSError("no number")):
+    for error in (ConnectionRefusedError(111, "no"), OSError("no number")):
         with pytest.raises(type(error)):
-            output.fail_on_stream(error)
+            output.fail_on_os_error(error)
+
+
+def test_a_home_that_cannot_be_written_gets_no_completion(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.write_text("a file")
+    done = keelmq(tmp_path, "", "--install-completion", "bash", HOME=str(home))
+    why = f"error: {home}: File exists\n"
+    assert (done.returncode, done.stderr.decode()) == (1, why)
