@@ -1,11 +1,12 @@
 """Standard input of `keelmq send`: lines are sent as they come, and one interrupt is enough."""
 
 import asyncio
+import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 import typer
@@ -18,14 +19,14 @@ from keelmq.message import Receipt, SendResult
 
 
 @pytest.fixture
-def pipe() -> Iterator[tuple[int, int]]:
-    """Return both ends of a pipe, of which a test may close the second."""
+def pipe() -> Iterator[tuple[BinaryIO, int]]:
+    """Return both ends of a pipe, of which a test closes the second."""
     read, write = os.pipe()
-    yield read, write
-    os.close(read)
+    with open(read, "rb") as stream:
+        yield stream, write
 
 
-async def test_a_line_does_not_wait_for_the_next_ones(pipe: tuple[int, int]) -> None:
+async def test_a_line_does_not_wait_for_the_next_ones(pipe: tuple[BinaryIO, int]) -> None:
     read, write = pipe
     lines = lines_of(read)
     os.write(write, b"one\ntw")
@@ -36,7 +37,7 @@ async def test_a_line_does_not_wait_for_the_next_ones(pipe: tuple[int, int]) -> 
     assert [each async for each in lines] == [[b"three"]]
 
 
-async def test_waiting_for_a_line_can_be_interrupted(pipe: tuple[int, int]) -> None:
+async def test_waiting_for_a_line_can_be_interrupted(pipe: tuple[BinaryIO, int]) -> None:
     read, write = pipe
     waiting = asyncio.ensure_future(anext(lines_of(read)))
     await asyncio.sleep(0)
@@ -46,24 +47,23 @@ async def test_waiting_for_a_line_can_be_interrupted(pipe: tuple[int, int]) -> N
     os.close(write)
 
 
+def opened(path: str | Path) -> BinaryIO:
+    return open(path, "rb")
+
+
 async def test_lines_of_a_file_and_of_nothing(tmp_path: Path) -> None:
     file = tmp_path / "lines"
     file.write_bytes(b"one\ntwo\n")
-    for path, expected in ((file, [[b"one", b"two"]]), (Path(os.devnull), [])):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            assert [each async for each in lines_of(descriptor)] == expected
-        finally:
-            os.close(descriptor)
+    for path, expected in ((file, [[b"one", b"two"]]), (os.devnull, [])):
+        with opened(path) as stream:
+            assert [each async for each in lines_of(stream)] == expected
+    assert [each async for each in lines_of(io.BytesIO(b"one\ntwo"))] == [[b"one"], [b"two"]]
 
 
 async def test_a_line_without_an_end_is_not_gathered_for_ever() -> None:
-    descriptor = os.open("/dev/zero", os.O_RDONLY)
-    try:
-        (line,) = await anext(lines_of(descriptor))
-        assert BODY_BYTES_MAX < len(line) < 2 * BODY_BYTES_MAX
-    finally:
-        os.close(descriptor)
+    with opened("/dev/zero") as stream:
+        (line,) = await anext(lines_of(stream))
+    assert BODY_BYTES_MAX < len(line) < 2 * BODY_BYTES_MAX
 
 
 @pytest.fixture
@@ -111,3 +111,9 @@ def test_a_body_of_the_command_line_is_sent_as_the_bytes_that_were_typed(sent: l
     result = run_send("orders", os.fsdecode("grüße \xff".encode("latin-1")))
     assert (result.exit_code, result.exception) == (0, None)
     assert sent == ["grüße \xff".encode("latin-1")]
+
+
+def test_lines_are_sent_in_order_and_empty_ones_are_not(sent: list[bytes]) -> None:
+    result = run_send("orders", "--lines", input="one\n\ntwo\r\nthree")
+    assert (result.exit_code, result.exception) == (0, None)
+    assert sent == [b"one", b"two", b"three"]

@@ -102,7 +102,7 @@ async def _send_lines(one: "Callable[[bytes], Awaitable[SendResult]]", as_json: 
 
     from keelmq.cli.messages.lines import lines_of
 
-    async for lines in lines_of(sys.stdin.fileno()):
+    async for lines in lines_of(sys.stdin.buffer):
         bodies = [line for line in lines if line]
         for first in range(0, len(bodies), LINES_AT_ONCE):
             group = bodies[first : first + LINES_AT_ONCE]
