@@ -128,9 +128,12 @@ def _root(
 
 def main() -> None:
     """Run the `keelmq` command."""
+    output.prepare()
     command = get_command(app)
     assert isinstance(command, TyperGroup)
     try:
         lazy.trimmed(command)()
+    except OSError as error:
+        output.fail_on_os_error(error)
     finally:
         output.flush()

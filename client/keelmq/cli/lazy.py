@@ -6,6 +6,7 @@ from typing import Any, Final, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+from typer.exceptions import TyperException
 from typer.main import get_command
 
 from keelmq.cli.parameters import plain
@@ -57,6 +58,18 @@ def group_of(summaries: Mapping[str, str]) -> type[TyperGroup]:
             super().__init__(**attributes)
             for module, summary in summaries.items():
                 self.add_command(LazyCommand(module, summary))
+
+        def invoke(self, ctx: Any) -> Any:
+            """Run the command; who gives it an option that belongs before it is told so."""
+            try:
+                return super().invoke(ctx)
+            except TyperException as error:
+                given = getattr(error, "option_name", None)
+                own = next((each for each in self.params if given in each.opts), None)
+                if own is None or type(error).__name__ != "NoSuchOption":
+                    raise
+                usage = " ".join(filter(None, ["keelmq", given, own.metavar, ctx.invoked_subcommand]))
+                raise typer.BadParameter(f"{given} goes before the command: {usage} …", ctx) from None
 
     return LazyGroup
 

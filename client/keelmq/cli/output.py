@@ -1,5 +1,8 @@
 """Shared parts of all commands: options, tables for people, JSON for programs, errors with an exit code."""
 
+import codecs
+import errno
+import io
 import json
 import os
 import sys
@@ -26,6 +29,14 @@ EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130
 CALL_TIMEOUT_MS: Final = 5_000
 DEFAULT_SERVERS: Final = "http://127.0.0.1:7081,http://127.0.0.1:7082,http://127.0.0.1:7083"
+
+STREAM_ERRORS: Final = frozenset(
+    {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF, errno.EAGAIN}
+)
+"""Errors of reading and writing standard streams."""
+
+ESCAPED: Final = "backslashreplace"
+"""How an output treats characters that its encoding lacks, unless it has them all."""
 
 _JSON_CONTROLS: Final = {code: f"\\u{code:04x}" for code in UNPRINTABLE if code >= 0x7F}
 """Control characters that JSON does not escape by itself."""
@@ -127,14 +138,41 @@ def run(servers: str, work: "Callable[[Connection], Awaitable[T]]", *, as_json: 
         raise typer.Exit(EXIT_ERROR) from None
 
 
+def prepare() -> None:
+    """Have three standard streams, whatever the process was started with: one that is closed reads and writes nothing,
+    and an output shows what its encoding lacks as escapes.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):  # in this order each gets its own number
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  it is open until the process ends
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name != "utf-8":
+            stream.reconfigure(errors=ESCAPED)
+
+
 def flush() -> None:
     """Flush stdout at the very end of the process; a closed pipe is not reported."""
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
-        # Python flushes once more when it ends, and would complain with an exit code of its own.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        fail_on_os_error(error)
+
+
+def fail_on_os_error(error: OSError) -> NoReturn:
+    """End the process because a file, or a standard stream, cannot be read or written; a closed pipe is not reported.
+    Raises an error that is about something else.
+    """
+    if error.filename is not None:
+        say(f"error: {os.fsdecode(error.filename)}: {error.strerror}", file=sys.stderr)
         raise SystemExit(EXIT_ERROR) from None
+    if error.errno not in STREAM_ERRORS:
+        raise error
+    # Python flushes once more when it ends, and would complain with an exit code of its own.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if not isinstance(error, BrokenPipeError):
+        detail = f"{error.strerror}; what was asked for may be done"
+        say(f"error: standard input or output: {detail}", file=sys.stderr)
+    raise SystemExit(EXIT_ERROR) from None
 
 
 def fail(error: KeelMQError, *, as_json: bool) -> NoReturn:
@@ -178,8 +216,27 @@ def say(text: str, *, end: str = "\n", flush: bool = False, file: TextIO | None 
     print(printable(text), end=end, flush=flush, file=file)
 
 
+def confirm(question: str) -> None:
+    """Ask on stderr whether to go on, and return if the answer is yes. Any other answer, no answer and an interrupt end
+    the process.
+    """
+    say(f"{question} [y/N] ", end="", flush=True, file=sys.stderr)
+    answer = b""
+    try:
+        answer = sys.stdin.buffer.readline()
+    except KeyboardInterrupt:
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    finally:
+        if not (answer.endswith(b"\n") and sys.stdin.isatty()):  # a terminal shows the end of the line that is typed
+            say("", file=sys.stderr)
+    if answer.strip().lower() not in (b"y", b"yes"):
+        say("nothing was done; --yes goes on without a question", file=sys.stderr)
+        raise typer.Exit(EXIT_ERROR)
+
+
 def print_json(value: Mapping[str, Any] | list[Any]) -> None:
-    print(json.dumps(value, ensure_ascii=False, default=str).translate(_JSON_CONTROLS), flush=True)
+    is_escaped = sys.stdout.errors == ESCAPED  # its escapes are not those of JSON
+    print(json.dumps(value, ensure_ascii=is_escaped, default=str).translate(_JSON_CONTROLS), flush=True)
 
 
 def print_table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

@@ -80,14 +80,17 @@ class Origin(NamedTuple):
         An international host name is converted to its IDNA form. Raises ValueError for anything but
         http(s)://host[:port].
         """
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+        try:
+            parts = urlsplit(url)
+            port, name = parts.port, parts.hostname or ""
+            if not name.isascii() and ":" not in name:
+                name = name.encode("idna").decode()
+        except ValueError as error:
+            raise ValueError(f"{url!r}: {error}") from None
+        if parts.scheme not in ("http", "https") or not name or port == 0 or parts.username is not None:
             raise ValueError(f"{url!r} is not of the form http://host:port")
         secure = parts.scheme == "https"
-        port = parts.port or (443 if secure else 80)
-        name = parts.hostname
-        if not name.isascii() and ":" not in name:
-            name = name.encode("idna").decode()
+        port = port or (443 if secure else 80)
         if not _HOST.fullmatch(name):
             raise ValueError(f"{url!r} names no host")
         host = f"[{name}]" if ":" in name else name

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from typing import Final
+from urllib.parse import urlsplit
 
 from keelmq import wire
 from keelmq.errors import InvalidRequest, ServerNotTrusted
@@ -12,12 +13,17 @@ DEFAULT_SERVERS: Final = ("http://127.0.0.1:7081", "http://127.0.0.1:7082", "htt
 
 
 def parse_servers(servers: str | Sequence[str]) -> list[Origin]:
-    """Parse `servers` (URLs, or one comma-separated string) to origins. Raises InvalidRequest."""
+    """Parse `servers` (URLs, or one comma-separated string) to origins. Raises InvalidRequest, also for a URL with a
+    path or a query, which no request would have.
+    """
     urls = [url.strip() for url in servers.split(",")] if isinstance(servers, str) else list(servers)
     try:
         origins = [Origin.parse(url) for url in urls if url]
     except ValueError as exc:
         raise InvalidRequest("invalid_request", f"servers: {exc}") from exc
+    beyond = [url for url in urls if (parts := urlsplit(url)).path.strip("/") or parts.query or parts.fragment]
+    if beyond:
+        raise InvalidRequest("invalid_request", f"servers: {beyond[0]!r} has more than http://host:port")
     if not origins:
         raise InvalidRequest("invalid_request", "servers: at least one URL is needed")
     return list(dict.fromkeys(origins))

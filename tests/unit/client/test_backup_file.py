@@ -1,5 +1,6 @@
 """The file of a backup: it replaces nothing, and two that make the same one do not touch each other's."""
 
+import resource
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,17 @@ def test_the_first_that_is_whole_gets_the_name(tmp_path: Path) -> None:
 def test_nothing_is_left_of_one_that_is_given_up(tmp_path: Path) -> None:
     with NewFile(tmp_path / "shop.backup") as file:
         file.write(b"half")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_left_of_one_that_does_not_fit_the_disk(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        with pytest.raises(OSError, match="too large"), NewFile(tmp_path / "shop.backup") as file:
+            file.write(b"more than fits")  # buffered: it fails when the file is closed
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -22,6 +22,7 @@ NO_ADDRESSES = [
     "http://n\x004:1",
     "http://n4:70811",
     "http://n4:-1",
+    "http://n4:0",
     "http://[::1:7081",
     "http://[fe80::1%\u0435th0]:1",
     "http://\u0435..example:1",
@@ -39,8 +40,16 @@ async def test_a_host_that_is_no_name_is_a_failed_connect() -> None:
 def test_what_is_no_address_is_refused_where_it_is_read(url: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011  its subclasses say it in their own words
         Origin.parse(url)
-    with pytest.raises(InvalidRequest, match="servers"):
+    with pytest.raises(InvalidRequest, match="servers") as told:
         parse_servers([url])
+    assert not url or repr(url) in str(told.value)
+
+
+@pytest.mark.parametrize("url", ["http://n1:1/api", "http://n1:1/?x=1", "http://n1:1?x=1", "http://n1#x"])
+def test_servers_with_a_path_or_a_query_are_refused_because_requests_would_not_have_it(url: str) -> None:
+    with pytest.raises(InvalidRequest, match="servers"):
+        parse_servers(f"http://n2:1,{url}")
+    assert [origin.url for origin in parse_servers("http://n1:1/, http://n2:1//")] == ["http://n1:1", "http://n2:1"]
 
 
 def test_names_beyond_ascii_are_encoded_and_addresses_of_every_kind_taken() -> None:

@@ -16,6 +16,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from keelmq.cli.security.authority_directory import make_authority_in
+from keelmq.cli.security.certificate_files import read
+from keelmq.errors import KeelMQError
 from tests.certificates import Authority
 from tests.unit.client.test_cert import NODE_1, keelmq
 
@@ -257,3 +259,9 @@ def test_what_an_interrupted_command_leaves_is_completed(tmp_path: Path, monkeyp
     keelmq(*NODE, "--renew")
     assert Path("pki/node-1.key").read_bytes() == key
     assert Path("pki/node-1.crt").exists()
+
+
+def test_a_certificate_that_is_not_there_needs_no_directory(tmp_path: Path) -> None:
+    with pytest.raises(KeelMQError) as told:
+        read(tmp_path / "none.crt")
+    assert told.value.detail == f"{tmp_path}/none.crt cannot be read: No such file or directory"

@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 from keelmq.admin import definitions as file_format
 from keelmq.admin.definitions import Definitions, RuleDefinition, TopicDefinition, UserDefinition
 from keelmq.cli.app import app
-from keelmq.errors import KeelMQError
+from keelmq.cli.operations.definitions import _replace
+from keelmq.errors import InvalidRequest, KeelMQError
 
 TOPIC: dict[str, Any] = {
     "topic": "orders",
@@ -120,3 +121,9 @@ def test_the_command_refuses_files_before_it_asks_a_node(tmp_path: Path) -> None
     assert (answer.exit_code, "definitions_too_new" in answer.output) == (2, True)
     answer = runner.invoke(app, ["definitions", "import", str(tmp_path / "none")])
     assert (answer.exit_code, "file_unusable" in answer.output) == (2, True)
+
+
+@pytest.mark.parametrize("target", ["", ".", "/"])
+def test_an_export_to_what_has_no_name_is_refused(target: str) -> None:
+    with pytest.raises(InvalidRequest, match="is a directory"):
+        _replace(Path(target), b"{}")

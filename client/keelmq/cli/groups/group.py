@@ -6,7 +6,19 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import typer
 
 from keelmq.cli.complete import GroupArgument, group_names, topic_names
-from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, duration, print_json, print_table, run, say, when, zone
+from keelmq.cli.output import (
+    DEFAULT_SERVERS,
+    AsJson,
+    Servers,
+    confirm,
+    duration,
+    print_json,
+    print_table,
+    run,
+    say,
+    when,
+    zone,
+)
 from keelmq.cli.times import parse_duration
 
 if TYPE_CHECKING:
@@ -62,11 +74,20 @@ def show(group: GroupArgument, servers: Servers = DEFAULT_SERVERS, as_json: AsJs
 def settings(
     group: GroupArgument,
     max_attempts: Annotated[
-        int | None, typer.Option(min=0, max=1000, help="Redeliveries of a message before it becomes a dead letter.")
+        int | None,
+        typer.Option(
+            min=0,
+            max=1000,
+            help="Redeliveries of a message before it becomes a dead letter. Default of a new group: 16.",
+        ),
     ] = None,
     delays: Annotated[
         str | None,
-        typer.Option(metavar="D,D,…", help="Delays before the first, second, … redelivery; the last one repeats."),
+        typer.Option(
+            metavar="D,D,…",
+            help="Delays before the first, second, … redelivery; the last one repeats. Default of a new group: "
+            "10s, 30s, each minute from 1m to 10m, 20m, 30m, 1h, 2h.",
+        ),
     ] = None,
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
@@ -134,7 +155,7 @@ def delete(
     from keelmq.admin import Admin
 
     if not yes:
-        typer.confirm(f"Delete group {group} with its offsets?", abort=True, err=True)
+        confirm(f"Delete group {group} with its offsets?")
 
     async def work(connection: "Connection") -> None:
         await Admin(connection).delete_group(

@@ -45,7 +45,8 @@ def get(
     ] = None,
     key: Annotated[str | None, typer.Option(help="Find messages that carry this key.")] = None,
     at: Annotated[
-        str | None, typer.Option(help="Find messages stored at this time or later: ISO 8601 or Unix ms.")
+        str | None,
+        typer.Option(help="Find messages stored at this time or later: ISO 8601 (UTC without an offset) or Unix ms."),
     ] = None,
     until: Annotated[str | None, typer.Option(help="Find messages stored before this time.")] = None,
     queue: Annotated[int | None, typer.Option(min=0, help="Queue of the --offset.")] = None,

@@ -1,6 +1,5 @@
 """Command `keelmq send`."""
 
-import itertools
 import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Final
@@ -31,7 +30,9 @@ def send(
     body: Annotated[
         str | None, typer.Argument(help="Text of the message; - reads all of stdin as one message.")
     ] = None,
-    lines: Annotated[bool, typer.Option("--lines", help="Send each non-empty line of stdin as a message.")] = False,
+    lines: Annotated[
+        bool, typer.Option("--lines", help="Send each non-empty line of stdin as a message, as they come.")
+    ] = False,
     tag: Annotated[str | None, typer.Option(help="Tag for filters.")] = None,
     key: Annotated[list[str] | None, typer.Option(help="Key for look-ups; may be repeated.")] = None,
     prop: Annotated[list[str] | None, typer.Option("--property", help="Property NAME=VALUE; may be repeated.")] = None,
@@ -40,7 +41,9 @@ def send(
     message_id: Annotated[str | None, typer.Option(help="Id that makes the message idempotent.")] = None,
     delay_level: Annotated[int | None, typer.Option(min=1, max=18, help="Deliver later: level 1 to 18.")] = None,
     delay: Annotated[str | None, typer.Option(help="Deliver later: 1500ms, 90s, 15m, 2h, up to 40d.")] = None,
-    at: Annotated[str | None, typer.Option(help="Deliver later: ISO 8601 or Unix time in ms.")] = None,
+    at: Annotated[
+        str | None, typer.Option(help="Deliver later: ISO 8601 (UTC without an offset) or Unix time in ms.")
+    ] = None,
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:
@@ -59,6 +62,9 @@ def send(
         if not equals:
             raise typer.BadParameter(f"{each!r} is not NAME=VALUE", param_hint="--property")
         properties[name] = value
+
+    # An interrupt ends a read only while no event loop runs. What was typed and is no text is sent as it was typed.
+    content = sys.stdin.buffer.read() if body == "-" else (body or "").encode(errors="surrogateescape")
 
     async def deliver(connection: "Connection") -> None:
         from keelmq.producing.producer import Producer
@@ -83,23 +89,28 @@ def send(
             if lines:
                 await _send_lines(one, as_json)
             else:
-                content = sys.stdin.buffer.read() if body == "-" else (body or "").encode()
                 _print_result(await one(content), as_json)
 
     run(servers, deliver, as_json=as_json)
 
 
 async def _send_lines(one: "Callable[[bytes], Awaitable[SendResult]]", as_json: bool) -> None:
-    """Send the lines of stdin in order; stop at the first failure. Messages printed before it are stored."""
+    """Send the lines of stdin in order, as they come; stop at the first failure. Messages printed before it are
+    stored.
+    """
     import asyncio
 
-    while lines := await asyncio.to_thread(lambda: list(itertools.islice(sys.stdin.buffer, LINES_AT_ONCE))):
-        bodies = [line.rstrip(b"\r\n") for line in lines]
-        results = await asyncio.gather(*(one(body) for body in bodies if body), return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
-            _print_result(result, as_json)
+    from keelmq.cli.messages.lines import lines_of
+
+    async for lines in lines_of(sys.stdin.buffer):
+        bodies = [line for line in lines if line]
+        for first in range(0, len(bodies), LINES_AT_ONCE):
+            group = bodies[first : first + LINES_AT_ONCE]
+            results = await asyncio.gather(*(one(body) for body in group), return_exceptions=True)
+            for result in results:
+                if isinstance(result, BaseException):
+                    raise result
+                _print_result(result, as_json)
 
 
 def _print_result(result: "SendResult", as_json: bool) -> None:
@@ -111,4 +122,4 @@ def _print_result(result: "SendResult", as_json: bool) -> None:
     nodes = ", ".join(map(str, result.receipt.durable_on))
     again = ", stored before" if result.duplicate else ""
     place = f"offset {result.offset}" if result.offset is not None else f"due {when(result.deliver_at_ms)} {zone()}"
-    say(f"{result.message_id}  {result.topic}/{result.queue} {place}  durable on {nodes}{again}")
+    say(f"{result.message_id}  {result.topic}/{result.queue} {place}  durable on {nodes}{again}", flush=True)

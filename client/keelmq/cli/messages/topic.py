@@ -6,7 +6,19 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import typer
 
 from keelmq.cli.complete import TopicArgument
-from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, duration, print_json, print_table, run, say, when, zone
+from keelmq.cli.output import (
+    DEFAULT_SERVERS,
+    AsJson,
+    Servers,
+    confirm,
+    duration,
+    print_json,
+    print_table,
+    run,
+    say,
+    when,
+    zone,
+)
 from keelmq.cli.sizes import parse_size, size
 from keelmq.cli.times import parse_duration
 
@@ -23,16 +35,24 @@ NewTopic = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topi
 TopicType = Literal["normal", "fifo", "delay", "transaction", "any"]
 
 
-Queues = Annotated[int | None, typer.Option(min=1, max=1024, help="Number of queues; can only grow.")]
+Queues = Annotated[
+    int | None, typer.Option(min=1, max=1024, help="Number of queues; can only grow. Default of a new topic: 4.")
+]
 RetentionMs = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="Time for which messages are kept: 90s, 15m, 7d; -1: for ever."),
+    typer.Option(
+        metavar="TIME",
+        help="Time for which messages are kept: 90s, 15m, 7d, or ms; -1: for ever. Default of a new topic: 3d.",
+    ),
 ]
 RetentionBytes = Annotated[
     str | None,
-    typer.Option(metavar="SIZE", help="Bytes of the newest messages that are kept: 512M, 10G; -1: no limit."),
+    typer.Option(
+        metavar="SIZE",
+        help="Bytes of the newest messages that are kept: 512M, 10G; -1: no limit. Default of a new topic: -1.",
+    ),
 ]
-Type = Annotated[TopicType | None, typer.Option(help="Type of messages that it accepts.")]
+Type = Annotated[TopicType | None, typer.Option(help="Type of messages that it accepts. Default of a new topic: any.")]
 
 
 @app.command(epilog="Example:  keelmq topic create orders --queues 8 --retention-ms 7d --retention-bytes 10G")
@@ -118,7 +138,7 @@ def delete(
     from keelmq.admin import Admin
 
     if not yes:
-        typer.confirm(f"Delete topic {topic} and all its messages?", abort=True, err=True)
+        confirm(f"Delete topic {topic} and all its messages?")
     run(servers, lambda connection: Admin(connection).delete_topic(topic), as_json=as_json)
     if as_json:
         print_json({"topic": topic, "deleted": True})
@@ -142,7 +162,7 @@ def purge(
 
     what = f"topic {topic}" if queue is None else f"queue {queue} of topic {topic}"
     if not yes:
-        typer.confirm(f"Remove all messages of {what}, consumed or not?", abort=True, err=True)
+        confirm(f"Remove all messages of {what}, consumed or not?")
     purged = run(servers, lambda connection: Admin(connection).purge_topic(topic, queue=queue), as_json=as_json)
     if as_json:
         print_json(purged.document)

@@ -66,7 +66,9 @@ def list_records(
     since: Annotated[
         str | None,
         typer.Option(
-            "--since", metavar="TIME", help="Records from this time on: 15m, 1h, 7d ago, ISO 8601 or Unix ms."
+            "--since",
+            metavar="TIME",
+            help="Records from this time on: 15m, 1h, 7d ago, ISO 8601 (UTC without an offset) or Unix ms.",
         ),
     ] = None,
     until: Annotated[

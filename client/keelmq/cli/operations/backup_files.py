@@ -104,8 +104,10 @@ class NewFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stream.close()
-        self._partial.unlink(missing_ok=True)
+        try:
+            self._stream.close()  # writes what is buffered, which a full disk does not take
+        finally:
+            self._partial.unlink(missing_ok=True)
 
     def write(self, data: bytes) -> None:
         self._stream.write(data)

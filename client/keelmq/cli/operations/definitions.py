@@ -171,3 +171,5 @@ def _replace(target: Path, data: bytes) -> None:
         replace_file(target, data)
     except OSError as exc:
         raise InvalidRequest("file_unusable", f"{target}: {exc.strerror}") from exc
+    except ValueError:
+        raise InvalidRequest("file_unusable", f"{target}: is a directory") from None  # . and / have no name

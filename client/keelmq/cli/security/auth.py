@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
-from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run, say, when
+from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, confirm, print_json, print_table, run, say, when
 
 if TYPE_CHECKING:
     from keelmq.admin.users import Rule, UserInfo, Users
@@ -85,7 +85,7 @@ def show(user: UserName, servers: Servers = DEFAULT_SERVERS, as_json: AsJson = F
 def delete(user: UserName, yes: Yes = False, servers: Servers = DEFAULT_SERVERS, as_json: AsJson = False) -> None:
     """Delete a user; its tokens are not valid any more."""
     if not yes:
-        typer.confirm(f"Delete user {user} with its tokens and permissions?", abort=True, err=True)
+        confirm(f"Delete user {user} with its tokens and permissions?")
     run(servers, lambda it: _users(it).delete(user), as_json=as_json)
     if as_json:
         print_json({"user": user, "deleted": True})

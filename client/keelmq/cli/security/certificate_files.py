@@ -121,7 +121,8 @@ def _named_errors(path: Path, what: str, *, when_missing: str = "") -> Iterator[
 def _fail(path: Path, what: str, error: OSError, when_missing: str) -> NoReturn:
     why = f"cannot be {what}: {error.strerror or error}"
     if isinstance(error, FileNotFoundError):
-        step = when_missing or ("make the directory above it first" if what == "made" else "make the directory first")
+        steps = {"made": "make the directory above it first", "written": "make the directory first"}
+        step = when_missing or steps.get(what, "")
     elif isinstance(error, PermissionError):
         step = "run the command as the user who owns the directory and its files"
     elif error.errno in (errno.ENOSPC, errno.EDQUOT):
