@@ -99,6 +99,8 @@ def test_send_and_consume(shell: Shell, topic: str) -> None:
     assert (first["tag"], first["keys"], first["properties"]) == ("created", ["a", "b"], {"x": "y=z"})
     assert len(shell.lines("consume", topic, "--max", "2")) == 2
     assert shell.lines("consume", topic, "--from", "latest") == []
+    assert shell.lines("consume", topic, "--from", "2100-01-01T00:00:00+01:00") == []
+    assert len(shell.lines("consume", topic, "--from", "1h")) == 5
     assert "x=y=z" in shell("consume", topic).stdout
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from keelmq.cli.operations.backup_files import FilePlace, NewFile
+from keelmq.errors import InvalidRequest
 
 
 def test_the_first_that_is_whole_gets_the_name(tmp_path: Path) -> None:
@@ -56,3 +57,9 @@ def test_a_backup_with_a_name_removes_what_is_left_of_that_name_only(tmp_path: P
         path.write_bytes(b"half")
     FilePlace(str(tmp_path / "one")).remove_left()
     assert list(tmp_path.iterdir()) == [other]
+
+
+def test_an_empty_place_is_not_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidRequest, match="empty"):
+        FilePlace("").prepare()

@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -9,6 +10,7 @@ import typer
 
 from keelmq.cli.complete import TopicArgument, group_names
 from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, run, say, when
+from keelmq.cli.times import parse_past
 
 if TYPE_CHECKING:
     import asyncio
@@ -31,11 +33,23 @@ PULL_BYTES: Final = 4 * 1024 * 1024
 READ_AHEAD: Final = 500
 
 
+def _start_of(text: str) -> "Start":
+    """Return where to begin. Raises BadParameter for what is neither a place nor a time."""
+    match text:
+        case "earliest" | "latest":
+            return text
+    return parse_past(text, "--from (or earliest, latest)", time.time_ns() // 1_000_000)
+
+
 def consume(
     topic: TopicArgument,
     start: Annotated[
         str | None,
-        typer.Option("--from", help="earliest, latest, or a Unix time in ms. Default: earliest, with -f latest."),
+        typer.Option(
+            "--from",
+            help="earliest, latest, how long ago (1h, 15m), ISO 8601 or a Unix time in ms. "
+            "Default: earliest, with -f latest.",
+        ),
     ] = None,
     group: Annotated[
         str | None,
@@ -54,11 +68,7 @@ def consume(
     as_json: AsJson = False,
 ) -> None:
     """Print messages. Without a group, nothing is committed and no other consumer is affected."""
-    at: Any = start or ("latest" if follow else "earliest")
-    if at not in ("earliest", "latest"):
-        if not str(at).isdecimal():
-            raise typer.BadParameter(f"{at!r} is not earliest, latest or a time in ms", param_hint="--from")
-        at = int(at)
+    at: Start = ("latest" if follow else "earliest") if start is None else _start_of(start)
 
     from keelmq.consuming.selection import Selection
 

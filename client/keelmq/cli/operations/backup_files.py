@@ -39,6 +39,8 @@ class FilePlace:
 
     def prepare(self) -> None:
         """Make the directory, if that is what the place is. Raises InvalidRequest if the file exists."""
+        if not self.name:
+            raise InvalidRequest("invalid_request", "the place of a backup is empty: give a file, or a directory")
         if self.name.endswith("/"):
             self._path.mkdir(mode=PRIVATE_DIRECTORY_MODE, exist_ok=True)
         if self._path.exists() and not self._path.is_dir():
