@@ -68,8 +68,9 @@ class Delivery:
                 self._timers.remove(found.key, found.timer)
                 if without.holds_batch_id:
                     self._dedupe.remember_batch(topic.id, without.block.batch_id, without.seen(found.key.due_ms))
-            if not self._dedupe.is_cancelled(topic.id, message_id):
-                self._dedupe.remember_cancelled(topic.id, message_id)
+            again = self._dedupe.is_cancelled(topic.id, message_id)
+            if not again or FEATURES.knows("cancelled-again-is-remembered-anew", at.feature_level):
+                self._dedupe.remember_cancelled(topic.id, message_id, again=again)
         elif self._dedupe.message(topic.id, message_id) or not self._dedupe.is_cancelled(topic.id, message_id):
             detail = (
                 f"message {message_id} of topic {topic.name} is not waiting: it is delivered, or was never scheduled"
