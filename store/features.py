@@ -56,7 +56,7 @@ LEVELS: Final = (
                 *("Event.filter", "Outcome.filters", "Event.type.RESET", "acks-begin-at-kept-messages"),
                 "Event.type.PURGE",
                 *("timers-note-only-their-own-transaction", "cancelled-again-is-remembered-anew"),
-                "ids-of-messages-keep-no-batch",
+                *("ids-of-messages-keep-no-batch", "redeliveries-note-only-their-own-message"),
             }
         ),
     ),
