@@ -55,6 +55,8 @@ LEVELS: Final = (
                 "store.limits.PRINCIPAL_CHARACTERS_MAX",
                 *("Event.filter", "Outcome.filters", "Event.type.RESET", "acks-begin-at-kept-messages"),
                 "Event.type.PURGE",
+                *("timers-note-only-their-own-transaction", "cancelled-again-is-remembered-anew"),
+                *("ids-of-messages-keep-no-batch", "redeliveries-note-only-their-own-message"),
             }
         ),
     ),

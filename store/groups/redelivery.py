@@ -108,8 +108,9 @@ class Redeliveries:
                 retry = self._retry_topic(command.group, at)
                 self._note("RETRY", command.group, "", row, redelivery)
                 replayed = RedeliveryEvent(at.clock_ms, command.group, 0, principal=at.principal)
-                self._placement.note(redelivery, retry, "replayed", replayed, at)
-                self._placement.redeliver(retry, BlockLocation.of_row(row), redelivery, at, row.transaction_id)
+                block = BlockLocation.of_row(row)
+                self._placement.note(redelivery, block, retry, "replayed", replayed, at)
+                self._placement.redeliver(retry, block, redelivery, at, row.transaction_id)
                 mark = Mark(0, REPLAYED, at.clock_ms)
                 self._marks.put(group_id, topic.id, 0, item.offset, mark)
             assert mark.due_at_ms is not None
@@ -148,7 +149,7 @@ class Redeliveries:
             dead = self._topics.get(DLQ_PREFIX + command.group)
             if dead is None:
                 dead = self._topics.create_of_group(DLQ_PREFIX + command.group, at.clock_ms)
-            self._placement.note(redelivery, dead, "given_back", given_back, at)
+            self._placement.note(redelivery, block, dead, "given_back", given_back, at)
             self._placement.redeliver(dead, block, redelivery, at, row.transaction_id)
             return Mark(attempt, "dead_lettered", None)
         retry = self._retry_topic(command.group, at)
@@ -156,7 +157,7 @@ class Redeliveries:
         if delay_ms is None:
             delay_ms = group.delays_ms[min(attempt, len(group.delays_ms)) - 1]
         given_back = msgspec.structs.replace(given_back, due_at_ms=at.clock_ms + delay_ms)
-        self._placement.note(redelivery, retry, "given_back", given_back, at)
+        self._placement.note(redelivery, block, retry, "given_back", given_back, at)
         if delay_ms == 0:
             self._placement.redeliver(retry, block, redelivery, at, row.transaction_id)
         else:

@@ -134,8 +134,12 @@ class DedupeWindow:
     def is_cancelled(self, topic_id: int, message_id: str) -> bool:
         return self._index.get(keys.cancelled_message(topic_id, message_id)) is not None
 
-    def remember_cancelled(self, topic_id: int, message_id: str) -> None:
-        self._remember(keys.cancelled_message(topic_id, message_id), b"")
+    def remember_cancelled(self, topic_id: int, message_id: str, *, again: bool = False) -> None:
+        """Remember a cancelled message. `again` is for one that is remembered already: its key then tells with which
+        expiry record it goes, because an earlier one names it too.
+        """
+        value = keys.u64(self.counters.next_sequence) if again else b""
+        self._remember(keys.cancelled_message(topic_id, message_id), value)
 
     def end_entry(self, clock_ms: int, *, by_age: bool = True) -> None:
         """Close the entry: store when its ids expire and forget some expired ids. Without `by_age` only surplus ids are
@@ -170,11 +174,17 @@ class DedupeWindow:
         self._oldest = at_ms, len(expired)
         if not self._may_expire(at_ms, len(expired), clock_ms):
             return False
-        self._index.delete_all([*expired, key])
+        self._index.delete_all([each for each in expired if not self._expires_later(each)])
+        self._index.delete(key)
         counters.first_sequence += 1
         counters.entries -= len(expired)
         self._oldest = None
         return True
+
+    def _expires_later(self, key: bytes) -> bool:
+        """Return whether an id of the oldest expiry record goes with a later one: that of a message cancelled again."""
+        value = self._index.get(key) if key.startswith(keys.TOPIC_TIMER) else None
+        return bool(value) and value != keys.u64(self.counters.first_sequence)
 
     def _may_expire(self, at_ms: int, count: int, clock_ms: int | None) -> bool:
         """Return whether an expiry record may be removed. A record is removed as a whole and holds up to one request's

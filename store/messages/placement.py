@@ -20,7 +20,7 @@ from store.commands.messages import BatchHeader, BatchPlaced, MessagePlaced, Pro
 from store.commands.transactions import Prepared
 from store.commands.views import Redelivery, Row
 from store.errors import IDEMPOTENCY_CONFLICT, INVALID_REQUEST, Refused
-from store.features import FIRST_LEVEL
+from store.features import FEATURES, FIRST_LEVEL
 from store.messages.block_location import BlockLocation
 from store.messages.dedupe import DedupeWindow, KnownMessage, SeenBatch, SeenMessage
 from store.messages.message_index import KEY_HASH_BYTES, MessageIndex, Place, RedeliveryEvent, RedeliveryEventName
@@ -260,17 +260,36 @@ class Placement:
         )
         name: RedeliveryEventName = "dead_lettered" if topic.name.startswith(DLQ_PREFIX) else "given_again"
         event = RedeliveryEvent(at.clock_ms, group_of(topic.name), redelivery.attempt, offset)
-        self.note(redelivery, topic, name, event, at)
+        self.note(redelivery, block, topic, name, event, at)
         return offset
 
     def note(
-        self, redelivery: Redelivery, topic: Topic, name: RedeliveryEventName, event: RedeliveryEvent, at: At
+        self,
+        redelivery: Redelivery,
+        block: BlockLocation,
+        topic: Topic,
+        name: RedeliveryEventName,
+        event: RedeliveryEvent,
+        at: At,
     ) -> None:
-        """Record an action of a group on a message, for the message's trace. `topic` is the group's own topic."""
+        """Record an action of a group on a message of `block`, for the message's trace. `topic` is the group's own."""
         origin = self._topics.get(redelivery.topic)
-        if origin is not None:
+        exact = FEATURES.knows("redeliveries-note-only-their-own-message", at.feature_level)
+        if origin is not None and (not exact or self._is_origin(origin, redelivery, block)):
             place = Place(origin.id, redelivery.queue, redelivery.offset)
             self._messages.add_event(place, at.raft_index, topic.id, name, event)
+
+    def _is_origin(self, topic: Topic, redelivery: Redelivery, block: BlockLocation) -> bool:
+        """Return whether the message comes from this topic, and not from a former one of the same name. A place before
+        the start of its queue tells nothing and has no message: it passes for the origin.
+        """
+        queue, offset = redelivery.queue, redelivery.offset
+        if queue >= len(topic.ends):
+            return False
+        if offset < topic.starts[queue]:
+            return True
+        row = self._queues.row_at(topic, queue, offset)
+        return row is not None and (row.position, row.block_offset) == (block.position, block.offset)
 
     def recheck(self, batch: CheckedBatch) -> CheckedBatch:
         """Return the batch with its `seen` looked up again: for a batch id that is repeated within a command."""

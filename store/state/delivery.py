@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from store.commands.messages import Cancelled, CancelScheduled, Fired, FireTimers, Position
 from store.errors import NOT_SCHEDULED, Refused
+from store.features import FEATURES
 from store.limits import FIRED_IDS_MAX
 from store.messages.message_index import TakenBack
 from store.messages.outcomes import message_events, messages_of
@@ -67,8 +68,9 @@ class Delivery:
                 self._timers.remove(found.key, found.timer)
                 if without.holds_batch_id:
                     self._dedupe.remember_batch(topic.id, without.block.batch_id, without.seen(found.key.due_ms))
-            if not self._dedupe.is_cancelled(topic.id, message_id):
-                self._dedupe.remember_cancelled(topic.id, message_id)
+            again = self._dedupe.is_cancelled(topic.id, message_id)
+            if not again or FEATURES.knows("cancelled-again-is-remembered-anew", at.feature_level):
+                self._dedupe.remember_cancelled(topic.id, message_id, again=again)
         elif self._dedupe.message(topic.id, message_id) or not self._dedupe.is_cancelled(topic.id, message_id):
             detail = (
                 f"message {message_id} of topic {topic.name} is not waiting: it is delivered, or was never scheduled"
@@ -108,6 +110,8 @@ class Delivery:
         offset = self._placement.deliver(topic, key, timer, at)
         position = Position(topic.name, timer.queue, offset, timer.count, key.due_ms)
         if timer.transaction_id is not None and timer.position is not None:
-            self._transactions.set_position(timer.transaction_id, timer.position, position)
+            exact = FEATURES.knows("timers-note-only-their-own-transaction", at.feature_level)
+            decided_index = timer.raft_index if exact else None
+            self._transactions.set_position(timer.transaction_id, timer.position, position, decided_index)
         yield from self._placement.remember_delivered(topic, timer, offset)
         return position

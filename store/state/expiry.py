@@ -119,7 +119,7 @@ class Expiry:
     def sweep_index(self, command: SweepIndex, at: At) -> Swept:
         if not 1 <= command.limit <= SWEPT_KEYS_MAX:
             raise Refused(INVALID_REQUEST, f"limit must be 1 to {SWEPT_KEYS_MAX}, not {command.limit}")
-        self._sweep.step(command.limit, at.clock_ms)
+        self._sweep.step(command.limit, at)
         return Swept()
 
     def _remove_dropped(self, limit: int) -> int:

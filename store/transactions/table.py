@@ -229,10 +229,12 @@ class TransactionTable:
         for batch in record.batches:
             self._references.remove(batch.block, Holder.TRANSACTION)
 
-    def set_position(self, transaction_id: str, number: int, position: Position) -> None:
-        """Note the place of a committed batch whose timer has fired, unless the transaction is forgotten by then."""
+    def set_position(self, transaction_id: str, number: int, position: Position, decided_index: int | None) -> None:
+        """Note the place of a committed batch whose timer has fired, unless the transaction is forgotten by then. With
+        `decided_index`, only a transaction decided by that entry is changed: a later one may have the same id.
+        """
         record = self.get(transaction_id)
-        if record is None:
+        if record is None or decided_index not in (None, record.decided_index):
             return
         positions = record.positions
         record.positions = (*positions[:number], position, *positions[number + 1 :])

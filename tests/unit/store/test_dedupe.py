@@ -2,14 +2,16 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from store.commands.messages import BatchHeader, BatchPlaced, MessagePlaced, Produced
+from store.commands.messages import BatchHeader, BatchPlaced, Cancelled, CancelScheduled, MessagePlaced, Produced
 from store.commands.topics import PutTopic
 from store.commands.transactions import Decide
+from store.errors import Refused
 from store.index import keys
 from store.index.index import Index
-from store.limits import DEDUPE_MAX_ENTRIES, DEDUPE_WINDOW_MS
+from store.limits import DEDUPE_MAX_ENTRIES, DEDUPE_WINDOW_MS, DELAY_MAX_MS
 from store.messages.dedupe import DedupeCounters, DedupeWindow, SeenBatch, SeenMessage
 from tests.unit.store.replica import Replica, header, prepare, produce
 
@@ -263,3 +265,49 @@ def test_an_id_that_was_unknown_is_looked_up_once_and_found_once_it_is_known(
     window.end_entry(clock_ms=1_100)
     assert window.batch(1, "half") is None, "it is as old as the window"
     index.close()
+
+
+def delayed(batch_id: str) -> BatchHeader:
+    return msgspec.structs.replace(header(batch_id=batch_id, message_ids=["a"]), delay_ms=DELAY_MAX_MS)
+
+
+def cancels(replica: Replica) -> bool:
+    result = replica.one(CancelScheduled("orders", "a"))
+    assert isinstance(result, Cancelled) or (isinstance(result, Refused) and result.code == "not_scheduled")
+    return isinstance(result, Cancelled)
+
+
+@pytest.mark.parametrize(("first", "second"), [(1, 1), (1, 2), (2, 2)])
+def test_cancelling_again_is_answered_alike_for_another_window(replica: Replica, first: int, second: int) -> None:
+    begin_ms = replica.now_ms
+    for number, level in enumerate((first, second, second)):
+        replica.raise_level(level)
+        replica.now_ms = begin_ms + number * DEDUPE_WINDOW_MS // 5 * 2
+        placed(replica, delayed(f"b{number}"))
+        assert cancels(replica)
+    last_ms = replica.now_ms
+    replica.now_ms = last_ms + DEDUPE_WINDOW_MS // 2
+    replica.do()
+    replica.reopen()
+    assert cancels(replica) is (second == 2), "the window of the first time is over"
+    replica.now_ms = last_ms + DEDUPE_WINDOW_MS - 1
+    replica.do()
+    assert cancels(replica) is (second == 2), "and that of the second"
+    replica.now_ms += 1
+    replica.do()
+    assert not cancels(replica)
+    assert keys.cancelled_message(4, "a") not in replica.dump()
+    assert replica.machine._dedupe.counters.entries == 0
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_cancelling_twice_in_one_entry(replica: Replica, level: int) -> None:
+    replica.raise_level(level)
+    cancel = CancelScheduled("orders", "a")
+    replica.do(produce(delayed("b1")), cancel, produce(delayed("b2")), cancel)
+    assert cancels(replica)
+    replica.now_ms += DEDUPE_WINDOW_MS
+    replica.do()
+    assert not cancels(replica)
+    assert keys.cancelled_message(4, "a") not in replica.dump()
+    assert replica.machine._dedupe.counters.entries == 0

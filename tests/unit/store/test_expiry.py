@@ -14,7 +14,7 @@ from store.commands.topics import DeleteTopic, PutTopic
 from store.commands.transactions import Decide, Decision, Discard, ResumeTransaction
 from store.commands.views import QueueRange
 from store.index import keys
-from store.limits import EXPIRED_QUEUES_MAX, EXPIRED_ROWS_MAX, SWEPT_KEYS_MAX, TRANSACTION_RETENTION_MS
+from store.limits import DELAY_MAX_MS, EXPIRED_QUEUES_MAX, EXPIRED_ROWS_MAX, SWEPT_KEYS_MAX, TRANSACTION_RETENTION_MS
 from store.messages.block_location import BlockLocation
 from store.messages.log_references import Holder
 from store.messages.message_index import key_hash
@@ -283,7 +283,9 @@ def sweep(replica: Replica, limit: int = 7) -> None:
             return
 
 
-def test_ids_keys_commits_and_what_groups_did_are_swept_out(exact: Replica) -> None:
+@pytest.mark.parametrize("level", [1, 2])
+def test_ids_keys_commits_and_what_groups_did_are_swept_out(exact: Replica, level: int) -> None:
+    exact.raise_level(level)
     keyed = BatchHeader("orders", 0, 2, "k", ("id-1", None), 0, 20, keys=(key_hash("a"), key_hash("b")))
     exact.one(Proposed(Produce((keyed,)), (bytes(20),)))
     exact.one(produce(delayed("d", 5_000)))
@@ -303,6 +305,25 @@ def test_ids_keys_commits_and_what_groups_did_are_swept_out(exact: Replica) -> N
     sweep(exact)  # some keys go one walk after others
     assert not [key for key in exact.dump() if key[:1] in (b"k", b"n")]
     assert exact.machine.message_places("orders", "id-1", 9) == []
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_ids_of_messages_that_are_ids_of_batches_too_are_swept_out(exact: Replica, level: int) -> None:
+    exact.raise_level(level)
+    ids = {"same": "same", "a": "b", "b": "a"}  # of messages, by those of their batches
+    exact.do(*(produce(header(batch_id=batch_id, message_ids=[each])) for batch_id, each in ids.items()))
+    half, waiting = header(batch_id="half", message_ids=["half"]), header(batch_id="waiting", message_ids=["waiting"])
+    exact.one(prepare("tx", half))
+    exact.one(produce(msgspec.structs.replace(waiting, delay_ms=DELAY_MAX_MS)))
+    before = exact.dump()
+    sweep(exact)
+    assert {key for key in before if key[:1] == b"k"} <= exact.dump().keys()
+    expire(exact, 2 * TRANSACTION_RETENTION_MS)
+    sweep(exact)
+    swept = before.keys() - exact.dump().keys()
+    for batch_id, each in (*ids.items(), ("half", "half"), ("waiting", "waiting")):
+        (key,) = keys.batch_of_messages(4, batch_id, [(0, each)])
+        assert (key in swept) is (level == 2 and batch_id in ids), batch_id
 
 
 # The same everywhere

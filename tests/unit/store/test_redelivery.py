@@ -21,8 +21,10 @@ from store.commands.groups import (
     ResetOffsets,
 )
 from store.commands.messages import FireTimers
+from store.commands.retention import ExpireMessages
 from store.commands.topics import DeleteTopic, PutTopic
 from store.commands.views import Attempt, Redelivery, Row
+from store.index import keys
 from store.limits import (
     GIVE_BACK_HISTORY_MAX,
     GIVE_BACK_REASON_BYTES_MAX,
@@ -292,3 +294,51 @@ def test_the_commands_read_back_as_written() -> None:
     commands: list[Command] = [give(1, delay_ms=5, reason="r"), PutGroup("g", 3, (1, 2)), ReplayDeadLetters("g", (4,))]
     entry = decode_entry(encode_entry(1, [Proposed(command) for command in commands]))
     assert list(entry.commands) == commands
+
+
+def noted(replica: Replica, topic_id: int) -> list[tuple[int, int]]:
+    """Return queue and offset of the message of each event that traces of the topic's messages show."""
+    _, _, prefix = keys.messages_of_topic(topic_id)
+    return [keys.place_event_parts(key)[1:] for key in replica.dump() if key.startswith(prefix)]
+
+
+@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize("messages", [0, 6, 10])
+def test_a_late_retry_notes_nothing_of_a_later_topic(replica: Replica, level: int, messages: int) -> None:
+    replica.raise_level(level)
+    given(replica, give(6))
+    replica.do(DeleteTopic("orders"))
+    replica.do(PutTopic("orders", 2), *((produce(header("orders", 0, "new", messages)),) if messages else ()))
+    fire_all(replica)
+    assert len(rows(replica, RETRY)) == 1
+    assert noted(replica, 6) == ([(0, 6)] if level == 1 else [])
+    given(replica, give(0, topic=RETRY, delay_ms=0))
+    assert noted(replica, 6) == ([(0, 6)] * 3 if level == 1 else [])
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_a_late_retry_notes_nothing_of_a_queue_that_a_later_topic_lacks(replica: Replica, level: int) -> None:
+    replica.raise_level(level)
+    replica.do(produce(header("orders", 1, "b2")))
+    given(replica, give(0, queue=1))
+    replica.do(DeleteTopic("orders"))
+    replica.do(PutTopic("orders", 1))
+    fire_all(replica)
+    assert noted(replica, 6) == ([(1, 0)] if level == 1 else [])
+
+
+@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_retry_is_noted_of_the_message_it_is_of(replica: Replica, level: int, removed: bool) -> None:
+    replica.raise_level(level)
+    given(replica, give(6))
+    assert noted(replica, 4) == [(0, 6)]
+    if removed:
+        replica.do(PutTopic("orders", 2, 1_000))
+        replica.now_ms += 1_000
+        replica.do(ExpireMessages((("orders", 0),), 100))
+        assert rows(replica, "orders") == []
+    fire_all(replica)
+    assert noted(replica, 4) == [(0, 6), (0, 6)]
+    given(replica, give(0, topic=RETRY, delay_ms=0))
+    assert noted(replica, 4) == [(0, 6)] * 4

@@ -18,12 +18,13 @@ from store.commands.messages import (
     Position,
     Produced,
 )
+from store.commands.retention import ExpireMessages
 from store.commands.topics import DeleteTopic, PutTopic
 from store.commands.transactions import Decide, Decided
 from store.commands.views import ScheduledMessage
 from store.errors import Refused
 from store.index import keys
-from store.limits import DEDUPE_WINDOW_MS, DELAY_MAX_MS, FIRED_IDS_MAX
+from store.limits import DEDUPE_WINDOW_MS, DELAY_MAX_MS, FIRED_IDS_MAX, TRANSACTION_RETENTION_MS
 from tests.unit.store.replica import Replica, apply_all, header, prepare, produce
 
 BEGIN_MS = 1_000
@@ -325,6 +326,40 @@ def test_one_command_fires_no_more_explicit_ids_than_a_request_brings(replica: R
         placed(replica, delayed(header(batch_id=f"b{batch}", count=half, message_ids=ids), delay_ms=500))
     assert len(fire(replica, 5_000).positions) == 2
     assert len(fire(replica, 5_000).positions) == 1
+
+
+@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize("decided", [False, True])
+def test_a_timer_changes_no_later_transaction_of_its_id(replica: Replica, level: int, decided: bool) -> None:
+    replica.raise_level(level)
+    due_ms = BEGIN_MS + 2 * TRANSACTION_RETENTION_MS
+    replica.one(prepare("tx", delayed(header(batch_id="b1"), deliver_at_ms=due_ms)))
+    replica.one(Decide("tx", "commit"))
+    replica.now_ms += TRANSACTION_RETENTION_MS
+    replica.one(ExpireMessages((), 100))
+    assert replica.machine.transaction("tx") is None
+    replica.one(prepare("tx", header(queue=1, batch_id="b2")))
+    if decided:
+        replica.one(Decide("tx", "commit"))
+    before = _positions(replica)
+    assert before == ((Position("orders", 1, 0, 1),) if decided else ())
+    fired = fire(replica, due_ms).positions
+    assert fired == (Position("orders", 0, 0, 1, due_ms),)
+    assert _positions(replica) == (before if level >= 2 else fired)
+
+
+def test_a_timer_of_the_first_level_notes_its_place_at_a_later_one(replica: Replica) -> None:
+    replica.one(prepare("tx", delayed(header(batch_id="b1"), delay_ms=500)))
+    replica.one(Decide("tx", "commit"))
+    replica.raise_level()
+    fired = fire(replica, BEGIN_MS + 500).positions
+    assert _positions(replica) == fired == (Position("orders", 0, 0, 1, BEGIN_MS + 500),)
+
+
+def _positions(replica: Replica) -> tuple[Position, ...]:
+    view = replica.machine.transaction("tx")
+    assert view is not None
+    return view.positions
 
 
 def test_timers_survive_a_restart(replica: Replica) -> None:
