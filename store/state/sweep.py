@@ -127,6 +127,8 @@ class Sweep:
         return topic.retention_ms != RETENTION_FOREVER_MS and timer.due_ms + topic.retention_ms <= at.clock_ms
 
     def _start_of(self, topic_id: int, queue: int) -> int:
-        """Return the start of the queue; for a topic that is gone, a value beyond every offset."""
+        """Return the start of the queue; a value beyond every offset for a topic that is gone, and for a queue that it
+        never had. The latter is of no level: nodes that do not know it end at such an entry, at each start.
+        """
         topic = self._topics.by_id(topic_id)
-        return topic.starts[queue] if topic is not None else 1 << 63
+        return topic.starts[queue] if topic is not None and queue < len(topic.starts) else 1 << 63
