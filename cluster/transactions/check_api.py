@@ -12,7 +12,7 @@ from msgspec import Meta
 from cluster.budgets.pace import Pace
 from cluster.core.background import COMMAND_ERRORS
 from cluster.core.core import Core
-from cluster.http.app import json_response, read_json
+from cluster.http.app import APPLIED_INDEX_HEADER, json_response, note_headers, read_json
 from cluster.http.requests import ClientId, Request, WaitMs, check_group, parse_query
 from cluster.http.responses import Response, json_body
 from cluster.http.routes import JSON, WRITE_ERRORS, Route, json_of
@@ -144,8 +144,11 @@ class CheckApi:
         checks = await self.service.poll(group, query.client_id, query.max, query.wait_ms / 1000)
         leased = [check.transaction_id for check in checks]
         try:
+            applied_index = self._core.raft.applied_index
             views = await self._views(checks)
             response = json_response(ChecksView(checks=views))
+            response.headers[APPLIED_INDEX_HEADER] = str(applied_index)
+            note_headers(response)
             # Written here, not by the server after the return: only so is a check known to be delivered.
             await response.prepare(request)
             await response.write_eof()

@@ -72,6 +72,15 @@ async def test_nobody_is_asked_before_the_immunity_is_over(node: Node) -> None:
     await counted(node, "t", 1)
 
 
+async def test_the_answer_to_a_poll_has_the_headers_of_every_answer(node: Node) -> None:
+    path = "/v1/producer-groups/shop/checks?client_id=origin"
+    async with node.session.get(path, headers={"X-Request-Id": "poll-1"}) as answer:
+        assert answer.status == 200
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert answer.headers["X-Request-Id"] == "poll-1"
+        assert answer.headers["KeelMQ-Applied-Index"] == str(node.core.raft.applied_index)
+
+
 async def test_a_transaction_chooses_its_own_immunity(node: Node) -> None:
     await prepare(node, "t", check_after_ms=100)
     node.clock.now_ms += 100
