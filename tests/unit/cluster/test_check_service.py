@@ -8,6 +8,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from cluster.messages.block_reader import BlockReader
+from cluster.problems import Problem
 from cluster.transactions.check_api import WEBHOOK_RETRY_MS
 from cluster.transactions.check_service import DUE_PER_PAGE, LEASE_MS, ORIGIN_GRACE_MS, PAGES_PER_SCAN
 from cluster.transactions.webhook_slots import GROUP_SLOTS, WebhookSlots
@@ -148,6 +150,29 @@ async def test_rounds_without_anybody_to_ask_do_not_count(node: Node) -> None:
         assert await poll(node, group="bank") == []
     assert (await node.call("GET", "/v1/transactions/t")).body["state"] == "prepared"
     assert await check_times(node, "t") == 0
+
+
+async def test_a_check_that_cannot_be_read_is_not_handed_out_again_at_once(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[int] = []
+
+    async def refuse(*_: Any) -> None:
+        tries.append(len(tries))
+        raise Problem("overloaded", "too many old messages are being read")
+
+    await prepare(node, "t")
+    node.clock.now_ms += IMMUNITY_MS
+    with monkeypatch.context() as busy:
+        busy.setattr(BlockReader, "load", refuse)
+        for _ in range(3):
+            assert await poll(node) == []
+    assert len(tries) == 1
+    node.clock.now_ms += WEBHOOK_RETRY_MS - 1
+    assert await poll(node) == []
+    node.clock.now_ms += 1
+    assert len(await poll(node)) == 1
+    await counted(node, "t", 1)
 
 
 async def test_a_poll_that_went_away_is_not_counted_and_frees_its_check(node: Node) -> None:
