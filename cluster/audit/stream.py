@@ -8,6 +8,7 @@ line that was cut short is removed when the file is opened again.
 """
 
 import contextlib
+import errno
 import re
 from collections.abc import Callable, Sequence
 from typing import Final, Literal, NamedTuple
@@ -164,7 +165,11 @@ class AuditStream:
     def _begin_file(self) -> File:
         """Remove the oldest files beyond the bound, and begin a new one. Raises DiskError; nothing is begun then."""
         while len(self._numbers) >= FILES:
-            self._disk.unlink(self._path(self._numbers[0]))
+            try:
+                self._disk.unlink(self._path(self._numbers[0]))
+            except DiskError as error:
+                if error.errno != errno.ENOENT:  # somebody has removed it already
+                    raise
             del self._numbers[0]
         number = self._numbers[-1] + 1 if self._numbers else 1
         file = self._disk.open(self._path(number), create=True)

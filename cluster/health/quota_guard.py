@@ -12,7 +12,7 @@ from cluster.core.core import Core
 from cluster.core.reader_threads import ReaderPool
 from cluster.health.alarms import Condition
 from cluster.process.addresses import ConfigError
-from cluster.process.quota_file import QuotaSettings, read_quotas, stamp_of
+from cluster.process.quota_file import QuotaSettings, QuotasUnreadable, read_quotas, stamp_of
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class QuotaGuard:
         self._path = core.config.quota_file
         self._threads = threads
         self._stamp: tuple[int, ...] = ()
-        """Stamp of the file at the last look, whether it could be used or not."""
+        """Stamp of the file at the last look, whether it could be used or not; empty when it could not be read."""
         self._problem: str | None = None
         self._task = core.background.task("quotas", "look at the file of quotas", self._round)
 
@@ -50,8 +50,9 @@ class QuotaGuard:
             self._stamp, settings = await self._threads.run(lambda: _changed(path, known))
         except _Unusable as error:
             self._stamp = error.stamp
+            if str(error) != self._problem or error.stamp:
+                logger.error("the new quotas are not used: %s", error)
             self._problem = str(error)
-            logger.error("the new quotas are not used: %s", error)
             return
         if settings is not None:
             self._problem = None
@@ -86,5 +87,7 @@ def _changed(path: str, known: tuple[int, ...]) -> tuple[tuple[int, ...], QuotaS
         return stamp, None
     try:
         return stamp, read_quotas(path)
+    except QuotasUnreadable as error:
+        raise _Unusable(error, ()) from None  # no file has this stamp: the next look reads it again
     except ConfigError as error:
         raise _Unusable(error, stamp) from None

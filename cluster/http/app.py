@@ -177,6 +177,14 @@ def response_timeout_s(core: Core) -> float:
     return core.config.request_timeout_ms / 1000
 
 
+def note_headers(response: web.Response) -> None:
+    """Give a response that is about to be written here, not by the server, the headers that others get afterwards."""
+    response.headers[NOSNIFF] = "nosniff"
+    scope = current()
+    if scope is not None and scope.given_id is not None:
+        response.headers[REQUEST_ID_HEADER] = scope.id
+
+
 async def _deliver(core: Core, request: web.Request, response: web.Response, address: str) -> web.StreamResponse:
     """Return a small response for the server to write; write a large one here, within the budget and the time.
 
@@ -187,10 +195,7 @@ async def _deliver(core: Core, request: web.Request, response: web.Response, add
         return response
     if request.method == "GET":  # the outcome of a write is sent whatever the budget, because the write is done
         core.response_budget.require_room(address, len(body))
-    response.headers[NOSNIFF] = "nosniff"
-    scope = current()
-    if scope is not None and scope.given_id is not None:
-        response.headers[REQUEST_ID_HEADER] = scope.id
+    note_headers(response)
     with core.response_budget.holding(address, len(body)):
         return await write_large(request, response, body, response_timeout_s(core))
 

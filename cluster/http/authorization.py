@@ -20,6 +20,8 @@ _audit = logging.getLogger(AUDIT_LOGGER)
 _audit_of_refusals = logging.getLogger(f"{AUDIT_LOGGER}.refused")
 """Its lines are left out beyond the bound of each place: anybody can cause them."""
 _REFUSED: Final = frozenset({"unauthenticated", "forbidden"})
+_UNKNOWN: Final = "unknown_outcome"
+_GIVEN_UP: Final = "given up before the answer: the client went away, or the node stopped"
 REMARK: Final = web.RequestKey("remark", str)
 """Key of a request under which its handler leaves what the audit's record has to tell beside the path."""
 
@@ -34,11 +36,12 @@ def audit_force(core: Core, request: web.Request, transaction_id: str) -> None:
 def _audit_call(
     core: Core, route: Route, request: web.Request, principal: str, answer: web.StreamResponse | Exception | None
 ) -> None:
-    """Audit an administrative call that ended with this answer; None if it was given up. Calls that were refused for
-    lack of permission are recorded where they are refused, and have no line: anybody can cause them.
+    """Audit an administrative call that ended with this answer; None if it was given up, whatever became of it. Calls
+    that were refused for lack of permission are recorded where they are refused, and have no line: anybody can cause
+    them.
     """
     outcome: Outcome = "failed"
-    told, code = "failed", ""
+    told, code, detail = "failed", "", request.get(REMARK, "")
     if isinstance(answer, web.StreamResponse):
         told = str(answer.status)
         if answer.status < HTTPStatus.BAD_REQUEST:
@@ -50,12 +53,13 @@ def _audit_call(
             outcome = "redirected"
         else:
             code = problem.code if problem is not None else "internal"
+    else:  # it may have been carried out all the same
+        told = code = _UNKNOWN
+        detail = detail or _GIVEN_UP
     if told in _REFUSED:
         return
     _audit_line(core, request, principal, told)
-    core.audit.note(
-        request, principal, outcome, code=code, action=route.access.action or "", detail=request.get(REMARK, "")
-    )
+    core.audit.note(request, principal, outcome, code=code, action=route.access.action or "", detail=detail)
 
 
 def _audit_line(core: Core, request: web.Request, principal: str, told: str) -> None:

@@ -28,6 +28,8 @@ class BackupStream:
         self._lock = asyncio.Lock()
         self._reader = reader = core.raft.read_state()
         self._next_record = self.first_index = reader.base.index + 1
+        self._portions: list[bytes] = []
+        """Portions of the state that were read and are in no frame yet: a request may be given up in between."""
         self._state_is_read = False
         self.begin = Begin(
             format=FORMAT,
@@ -72,9 +74,11 @@ class BackupStream:
 
     async def _make(self) -> bytes:
         if not self._state_is_read:
-            portions = await self._portions()
-            if portions:
-                return self._encoder.frame(STATE, b"".join(portions))
+            await self._read_portions()
+            if self._portions:
+                state = b"".join(self._portions)
+                self._portions.clear()
+                return self._encoder.frame(STATE, state)
             self._state_is_read = True
         index = self.begin.index
         if self._next_record <= index:
@@ -87,12 +91,11 @@ class BackupStream:
         self.is_whole = True
         return self._encoder.end(self._reader.pairs_read, self._reader.checksum)
 
-    async def _portions(self) -> list[bytes]:
-        portions: list[bytes] = []
-        while len(portions) < STATE_PORTIONS:
+    async def _read_portions(self) -> None:
+        """Read portions of the state until a frame has enough of them, or there are no more."""
+        while len(self._portions) < STATE_PORTIONS:
             portion = self._reader.next_portion()
             if not portion:
                 break
-            portions.append(portion)
+            self._portions.append(portion)
             await asyncio.sleep(0)
-        return portions

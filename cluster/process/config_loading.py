@@ -60,5 +60,5 @@ def _convert(value: Any, option: Option, source: str, *, strict: bool) -> Any:
         value = value if measured is None else measured
     try:
         return msgspec.convert(value, option.type, strict=strict)
-    except msgspec.ValidationError as error:
+    except ValueError as error:  # msgspec.ValidationError, and UnicodeEncodeError for bytes that are no text
         raise ConfigError(f"{source}: {error}. {option.description}") from None

@@ -2,12 +2,12 @@
 
 import ssl
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from cluster.process.addresses import ConfigError
 from cluster.process.config import NodeConfig
+from cluster.process.trust import require_file
 from raft.peers.pem_files import (
     CERTIFICATE,
     PRIVATE_KEY,
@@ -65,8 +65,8 @@ def validate_http_tls(config: NodeConfig) -> None:
     if client_ca is not None and certificate is None:
         raise ConfigError("http_tls_client_ca: clients show certificates to http_tls_cert only; give it, too")
     for name, path in zip(names, given, strict=True):
-        if path is not None and not Path(path).is_file():
-            raise ConfigError(f"{name}: {path} is not a file")
+        if path is not None:
+            require_file(name, path)
     url = config.advertised_url()
     if certificate is not None and not url.startswith("https://"):
         option = "http_url" if config.http_url is not None else "peers"

@@ -30,8 +30,8 @@ class NameLookups(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        """Return the addresses of the name. Raises OSError, also when too many names are being looked up, and
-        UnicodeError for a name that cannot be one.
+        """Return the addresses of the name. Raises OSError, also when too many names are being looked up or there is no
+        thread for another one, and UnicodeError for a name that cannot be one.
         """
         lookup = self._under_way.get((host, family)) or self._begin(host, family)
         return [
@@ -74,5 +74,9 @@ class NameLookups(AbstractResolver):
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(settle, found)
 
-        threading.Thread(target=look_up, name="name-lookup", daemon=True).start()
+        try:
+            threading.Thread(target=look_up, name="name-lookup", daemon=True).start()
+        except RuntimeError as error:  # the process has as many threads as it may
+            del self._under_way[host, family]
+            raise OSError(f"{host} cannot be looked up: {error}") from error
         return lookup

@@ -28,6 +28,10 @@ Rate = Annotated[int, Meta(ge=0, le=RATE_MAX)]
 Weight = Annotated[int, Meta(ge=1, le=WEIGHT_MAX)]
 
 
+class QuotasUnreadable(ConfigError):
+    """The file is not there or cannot be read, which may be over although the file does not change."""
+
+
 class Rates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Limits of one principal, and its weight. 0 is no limit. In the file, what a user's section does not name is as in
     `[default]`; in `[default]` and `[anonymous]`, a limit that is not named is 0, and the weight 1.
@@ -59,13 +63,14 @@ class QuotaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 def read_quotas(path: str) -> QuotaSettings:
     """Read the file and return it with the limits of `[default]` filled in. Raises ConfigError, which names the file
-    and the section.
+    and the section, and QuotasUnreadable.
     """
     try:
         with open(path, "rb") as stream:
             content = stream.read(FILE_BYTES_MAX + 1)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"quota_file {path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        why = getattr(error, "strerror", None) or error
+        raise QuotasUnreadable(f"quota_file {path}: cannot be read: {why}") from None
     if len(content) > FILE_BYTES_MAX:
         raise ConfigError(f"quota_file {path}: larger than {FILE_BYTES_MAX} bytes; leave users to [default]")
     try:

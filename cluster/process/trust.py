@@ -24,8 +24,8 @@ def validate_trust(config: NodeConfig) -> None:
     if missing and len(missing) < len(tls):
         raise ConfigError(f"{missing[0]}: give tls_cert, tls_key and tls_ca together, or none of them")
     for name, path in tls.items():
-        if path is not None and not Path(path).is_file():
-            raise ConfigError(f"{name}: {path} is not a file")
+        if path is not None:
+            require_file(name, path)
     files = tls_files(config)
     if files is not None:
         try:
@@ -45,6 +45,16 @@ def validate_trust(config: NodeConfig) -> None:
         raise ConfigError(
             f"peer_secret_file: required, since other machines can reach {config.peer_address()}; {HOW_TO_MAKE}"
         )
+
+
+def require_file(option: str, path: str) -> None:
+    """Raise ConfigError unless the path of an option leads to a file."""
+    try:
+        found = Path(path).is_file()
+    except OSError as error:  # as for a directory on the way that the user of the node may not enter
+        raise ConfigError(f"{option}: {path} cannot be read: {error.strerror}") from None
+    if not found:
+        raise ConfigError(f"{option}: {path} is not a file")
 
 
 def tls_files(config: NodeConfig) -> TlsConfig | None:

@@ -12,7 +12,7 @@ from msgspec import Meta
 from cluster.budgets.pace import Pace
 from cluster.core.background import COMMAND_ERRORS
 from cluster.core.core import Core
-from cluster.http.app import json_response, read_json
+from cluster.http.app import APPLIED_INDEX_HEADER, json_response, note_headers, read_json
 from cluster.http.requests import ClientId, Request, WaitMs, check_group, parse_query
 from cluster.http.responses import Response, json_body
 from cluster.http.routes import JSON, WRITE_ERRORS, Route, json_of
@@ -75,7 +75,8 @@ CHECK_BYTES_MAX: Final = 8 * 1024 * 1024
 WEBHOOKS_AT_ONCE_MAX: Final = 256
 """Maximum number of checks on their way to webhooks. For one group see cluster/transactions/webhook_slots.py."""
 WEBHOOK_RETRY_MS: Final = 5_000
-"""Milliseconds after which an undelivered check is sent to its URL again; the failed try does not count."""
+"""Milliseconds after which an undelivered check is sent to its URL again, or one whose messages could not be read is
+handed out again; the failed try does not count."""
 
 _decoder: Final = msgspec.json.Decoder(CheckUrl)
 _answer_decoder: Final = msgspec.json.Decoder(WebhookAnswer)
@@ -144,8 +145,11 @@ class CheckApi:
         checks = await self.service.poll(group, query.client_id, query.max, query.wait_ms / 1000)
         leased = [check.transaction_id for check in checks]
         try:
-            views = await self._views(checks)
+            applied_index = self._core.raft.applied_index
+            views, unreadable = await self._views(checks)
             response = json_response(ChecksView(checks=views))
+            response.headers[APPLIED_INDEX_HEADER] = str(applied_index)
+            note_headers(response)
             # Written here, not by the server after the return: only so is a check known to be delivered.
             await response.prepare(request)
             await response.write_eof()
@@ -153,7 +157,7 @@ class CheckApi:
             self.service.release(leased)
             raise
         handed_over = dict.fromkeys(view.transaction_id for view in views)  # ordered, because they go into the log
-        self.service.release(transaction_id for transaction_id in leased if transaction_id not in handed_over)
+        self.service.release(each for each in leased if each not in handed_over and each not in unreadable)
         if handed_over:
             self.service.spawn(partial(self.service.delivered, tuple(handed_over), query.client_id, "poll"))
         return response
@@ -199,15 +203,21 @@ class CheckApi:
         except UrlNotAllowed as error:
             raise Problem("check_url_not_allowed", str(error)) from None
 
-    async def _views(self, checks: list[DueCheck]) -> list[CheckView]:
+    async def _views(self, checks: list[DueCheck]) -> tuple[list[CheckView], set[str]]:
+        """Return the checks to hand out, and the transactions whose messages cannot be read now: they are postponed, as
+        those of webhooks, or each poll would get them, and be answered with nothing.
+        """
         reader = BlockReader(self._core)
         views: list[CheckView] = []
+        unreadable: set[str] = set()
         size = 0
         for check in checks:
             try:
                 view = await self.service.view(check, reader)
             except Problem as problem:  # it concerns this check; the others are delivered all the same
                 logger.warning("the check of %s cannot be handed out: %s", check.transaction_id, problem)
+                self.service.postpone(check.transaction_id, WEBHOOK_RETRY_MS)
+                unreadable.add(check.transaction_id)
                 continue
             if view is None:
                 continue
@@ -215,7 +225,7 @@ class CheckApi:
             if views and size > CHECK_BYTES_MAX:
                 break
             views.append(view)
-        return views
+        return views, unreadable
 
     @property
     def checks_at_webhooks(self) -> int:

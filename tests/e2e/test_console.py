@@ -74,6 +74,29 @@ def test_a_message_is_found_from_the_number_of_its_order_in_three_clicks(cluster
     page.until("What became of it", "produced", "order-18")
 
 
+def test_a_time_that_cannot_be_is_shown_as_the_number_that_it_is(cluster: ClusterProcess, page: Page) -> None:
+    leader = cluster.wait_leader()
+    ok(leader.request("PUT", "/v1/topics/console-times", payload={"queues": 1, "type": "any"}))
+    message = {"body": "x", "message_id": "console-nanoseconds", "born_at_ms": 1_700_000_000_000_000_000}
+    ok(leader.request("POST", "/v1/topics/console-times/messages", payload={"messages": [message]}))
+    page.open(leader, "/messages/console-nanoseconds")
+    page.until("What became of it", "1700000000000000000")
+
+
+def test_a_delayed_message_of_a_transaction_is_shown_with_its_time(cluster: ClusterProcess, page: Page) -> None:
+    leader = cluster.wait_leader()
+    ok(leader.request("PUT", "/v1/topics/console-later", payload={"queues": 1, "type": "any"}))
+    half = {
+        "transaction_id": "console-delayed",
+        "producer_group": "shop",
+        "messages": [{"topic": "console-later", "body": "x", "delay_ms": 3_600_000}],
+    }
+    ok(leader.request("POST", "/v1/transactions", payload=half))
+    ok(leader.request("POST", "/v1/transactions/console-delayed/commit", payload={}))
+    page.open(leader, "/transactions/console-delayed")
+    assert "undefined" not in page.until("Timeline", "console-later, queue 0, from")
+
+
 def test_an_operator_commits_a_transaction_with_a_reason(cluster: ClusterProcess, page: Page) -> None:
     leader = cluster.wait_leader()
     prepare(leader, "console-orders", "console-undecided")

@@ -65,6 +65,7 @@ export const part = encodeURIComponent;
 export function time(ms) {
   if (ms === null || ms === undefined) return "";
   const at = new Date(ms);
+  if (Number.isNaN(at.getTime())) return String(ms); // a producer may send any number as the time of a message
   return el("time", { datetime: at.toISOString(), title: at.toISOString() }, at.toLocaleString());
 }
 

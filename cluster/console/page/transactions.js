@@ -45,11 +45,18 @@ export async function transaction([id]) {
       ["Next check", time(found.next_check_at_ms)],
       ["Messages", found.messages.map((each) => `${each.topic} × ${each.count}`).join(", ")],
     ]),
-    ...(found.positions.length ? [el("p", {}, "Visible at ", found.positions.flatMap((each) => [link(`#/topics/${part(each.topic)}/queues/${each.queue}?offset=${each.offset}`, `${each.topic}, queue ${each.queue}, offset ${each.offset}`), " "]))] : []),
+    ...(found.positions.length ? [el("p", {}, "Visible at ", found.positions.flatMap((each) => [...place(each), " "]))] : []),
     el("h2", {}, "Timeline"),
     timeline(found.timeline),
     ...(found.state === "prepared" || found.state === "discarded" ? [decision(id, found.state)] : []),
   ];
+}
+
+/** Where a committed batch is; a delayed one has no offset before its time. */
+function place(position) {
+  const queue = `${position.topic}, queue ${position.queue}`;
+  if (position.offset === undefined) return [`${queue}, from `, time(position.deliver_at_ms), " on"];
+  return [link(`#/topics/${part(position.topic)}/queues/${position.queue}?offset=${position.offset}`, `${queue}, offset ${position.offset}`)];
 }
 
 function decision(id, state) {

@@ -119,6 +119,25 @@ async def test_reads_and_messages_are_not_recorded_and_failures_are(closed: Node
     assert found[0]["action"] == "delete"
 
 
+async def test_a_call_whose_client_went_away_is_not_said_to_have_failed(
+    closed: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    propose, is_applied = closed.core.propose, asyncio.Event()
+
+    async def never_answered(*given: Any, **named: Any) -> None:
+        await propose(*given, **named)
+        is_applied.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(closed.core, "propose", never_answered)
+    calling = asyncio.create_task(closed.call("PUT", "/v1/topics/orders", {"queues": 1}))
+    await is_applied.wait()
+    calling.cancel()
+    (found,) = await recorded(closed, 1, route="PUT /v1/topics/orders")
+    assert (found["outcome"], found["code"]) == ("failed", "unknown_outcome")
+    assert found["detail"] == "given up before the answer: the client went away, or the node stopped"
+
+
 async def test_what_is_denied_is_recorded_with_the_permission_that_is_missing(closed: Node) -> None:
     token = await user(closed, "ann", {"effect": "allow", "actions": ["send"], "resource": "topic:a"})
     assert (await call_as(closed, token, "DELETE", "/v1/topics/a")).status == 403

@@ -403,3 +403,14 @@ def test_the_place_before_a_file_is_its_beginning(tmp_path: Path) -> None:
     one.append([record(1)])
     assert one.look(Place(1, 0), lambda _: True, None).rest is None
     assert asyncio.run(page(both(tmp_path), 10, "1.0-1.0")).records == []
+
+
+def test_files_that_somebody_has_removed_are_not_missed_when_the_next_one_begins(tmp_path: Path) -> None:
+    written = stream(tmp_path, file_bytes_max=1)
+    for number in range(FILES):
+        written.append([record(number)])
+    (tmp_path / "calls-00000001.jsonl").unlink()
+    written.append([record(FILES)])
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"calls-{number:08d}.jsonl" for number in range(2, FILES + 2)
+    ]

@@ -7,8 +7,9 @@ import pytest
 
 from cluster.core import between_entries
 from cluster.operations import backup_api
+from cluster.operations.backup_stream import BackupStream
 from raft.node import RaftNode
-from store.snapshots.backup_frames import END, LOG
+from store.snapshots.backup_frames import END, LOG, STATE
 from store.state.machine import StateMachine
 from tests.unit.cluster.conftest import Node, node_config, running_node
 
@@ -53,6 +54,16 @@ async def test_frames_come_in_their_order_and_the_last_one_again(node: Node) -> 
     assert (gone.status, gone.body["code"]) == (404, "backup_not_found")
     node.clock.now_ms += 5_000
     assert "keelmq_backup_age_seconds 5.0" in (await node.call("GET", "/metrics")).body.decode()
+
+
+async def test_a_client_that_goes_away_while_a_frame_is_made_loses_nothing_of_the_state(node: Node) -> None:
+    stream = BackupStream(node.core)
+    given_up = asyncio.create_task(stream.frame(1))
+    await asyncio.sleep(0)  # it has read a portion, and lets others go on
+    given_up.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await given_up
+    assert (await stream.frame(1))[KIND_AT] == STATE
 
 
 async def test_a_backup_begins_and_the_log_is_cut_between_entries(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

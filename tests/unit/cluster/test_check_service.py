@@ -8,6 +8,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from cluster.messages.block_reader import BlockReader
+from cluster.problems import Problem
 from cluster.transactions.check_api import WEBHOOK_RETRY_MS
 from cluster.transactions.check_service import DUE_PER_PAGE, LEASE_MS, ORIGIN_GRACE_MS, PAGES_PER_SCAN
 from cluster.transactions.webhook_slots import GROUP_SLOTS, WebhookSlots
@@ -70,6 +72,15 @@ async def test_nobody_is_asked_before_the_immunity_is_over(node: Node) -> None:
     assert [message["message_id"] for message in check["messages"]] == ["t-0", "m2"]
     assert "offset" not in check["messages"][0]
     await counted(node, "t", 1)
+
+
+async def test_the_answer_to_a_poll_has_the_headers_of_every_answer(node: Node) -> None:
+    path = "/v1/producer-groups/shop/checks?client_id=origin"
+    async with node.session.get(path, headers={"X-Request-Id": "poll-1"}) as answer:
+        assert answer.status == 200
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert answer.headers["X-Request-Id"] == "poll-1"
+        assert answer.headers["KeelMQ-Applied-Index"] == str(node.core.raft.applied_index)
 
 
 async def test_a_transaction_chooses_its_own_immunity(node: Node) -> None:
@@ -139,6 +150,29 @@ async def test_rounds_without_anybody_to_ask_do_not_count(node: Node) -> None:
         assert await poll(node, group="bank") == []
     assert (await node.call("GET", "/v1/transactions/t")).body["state"] == "prepared"
     assert await check_times(node, "t") == 0
+
+
+async def test_a_check_that_cannot_be_read_is_not_handed_out_again_at_once(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[int] = []
+
+    async def refuse(*_: Any) -> None:
+        tries.append(len(tries))
+        raise Problem("overloaded", "too many old messages are being read")
+
+    await prepare(node, "t")
+    node.clock.now_ms += IMMUNITY_MS
+    with monkeypatch.context() as busy:
+        busy.setattr(BlockReader, "load", refuse)
+        for _ in range(3):
+            assert await poll(node) == []
+    assert len(tries) == 1
+    node.clock.now_ms += WEBHOOK_RETRY_MS - 1
+    assert await poll(node) == []
+    node.clock.now_ms += 1
+    assert len(await poll(node)) == 1
+    await counted(node, "t", 1)
 
 
 async def test_a_poll_that_went_away_is_not_counted_and_frees_its_check(node: Node) -> None:

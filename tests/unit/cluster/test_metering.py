@@ -1,13 +1,16 @@
 """A node with a file of quotas: who is charged for what, over real HTTP, by a clock of our own."""
 
 import asyncio
+import errno
 import json
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
+from cluster.core.reader_threads import ReaderThreads
 from cluster.http.metering import is_free
 from cluster.process.addresses import ConfigError
 from cluster.process.quota_file import FILE_BYTES_MAX, NOT_USERS, WEIGHT_MAX, read_quotas
@@ -241,6 +244,27 @@ async def test_a_file_that_changes_is_used_and_one_that_is_wrong_is_an_alarm(lim
     rewrite(limited, "[default]\n")
     await guard.look()
     assert [(await send(limited)).status for _ in range(50)] == [200] * 50
+
+
+async def test_a_new_file_that_could_not_be_read_is_read_again(limited: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files may have run out for a moment, or permissions of a directory be set after the file."""
+    guard = limited.broker._guards.quotas
+    await guard.stop()  # only the test looks
+    guard._threads = ReaderThreads("quotas", threads=1)
+
+    def refuse(*_: object) -> NoReturn:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    rewrite(limited, "[anonymous]\nrequests_per_s = 7\n")
+    with monkeypatch.context() as crowded:
+        crowded.setattr("cluster.process.quota_file.open", refuse, raising=False)
+        await guard.look()
+    assert [each.code for each in guard.conditions()] == ["quotas_refused"]
+    await guard.look()
+    assert not list(guard.conditions())
+    quotas = limited.core.quotas
+    assert quotas is not None
+    assert quotas.settings.anonymous.requests_per_s == 7
 
 
 async def test_the_node_looks_at_the_file_by_itself(limited: Node) -> None:

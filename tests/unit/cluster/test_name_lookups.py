@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cluster.process.name_lookups import LOOKUPS_MAX, NameLookups
+from tests.patience import PATIENCE_S
 from tests.unit.raft.test_transport import until
 
 
@@ -70,3 +71,19 @@ async def test_more_names_than_threads_are_refused(names: SilentNames) -> None:
     with pytest.raises(socket.gaierror, match="no such name"):
         await lookups.resolve("nobody", 443)
     assert await lookups.resolve("there", 443)
+
+
+async def test_a_lookup_for_which_there_is_no_thread_fails_and_the_next_one_begins(
+    names: SilentNames, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lookups = NameLookups()
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as limited:
+        limited.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(OSError, match="there cannot be looked up: can't start new thread"):
+            await lookups.resolve("there", 443)
+    async with asyncio.timeout(PATIENCE_S):
+        assert await lookups.resolve("there", 443)

@@ -1,10 +1,12 @@
 """The configuration: its sources and their order, its validation, and the documentation, which must agree."""
 
+import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 import pytest
@@ -145,6 +147,23 @@ def test_listening_elsewhere_than_advertised() -> None:
 def test_what_is_wrong_is_named(flags: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         load(None, {}, flags)
+
+
+def test_a_file_that_the_user_of_the_node_may_not_reach_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file below /etc/letsencrypt/live is such a one, which only root may enter."""
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    for names in (("http_ca",), ("http_tls_cert", "http_tls_key"), ("tls_cert", "tls_key", "tls_ca")):
+        with pytest.raises(ConfigError, match=rf"{names[0]}: /closed/file cannot be read: Permission denied"):
+            load(None, {}, dict.fromkeys(names, "/closed/file"))
+
+
+def test_an_argument_that_is_no_text_is_named_by_its_option() -> None:
+    with pytest.raises(ConfigError, match=r"^--log-level: "):
+        load(None, {}, {"log_level": "\udcff"})
 
 
 @pytest.mark.parametrize(
