@@ -62,13 +62,19 @@ def facts(root: Path, program: str, owner: str) -> dict[str, Any]:
         "has_data": has_data(root),
         "has_root": root.exists(),
         "is_ours": is_ours(root, owner),
-        "has_previous": (root / "previous").is_symlink(),
+        "release": release_at(current),
+        "release_before": release_at(root / "previous"),
         "is_drained": (root / DRAINED).exists(),
         "restore": restore_note(root),
         "is_restored": is_restored(root),
         "pid": found[0] if found else 0,
         "command": found[1] if found else [],
     }
+
+
+def release_at(link: Path) -> str:
+    """Return the name of the release that a link of the root leads to, empty without one."""
+    return link.readlink().name if link.is_symlink() else ""
 
 
 def disk_defect(root: Path) -> dict[str, Any]:
@@ -248,6 +254,13 @@ def rollback(root: Path, owner: str) -> dict[str, Any]:
     return {}
 
 
+def stay(root: Path, owner: str) -> dict[str, Any]:
+    """Forget the release from before, so that a rollback leaves the current one."""
+    require_ours(root, owner)
+    (root / "previous").unlink(missing_ok=True)
+    return {}
+
+
 def drain(root: Path, owner: str, drained: bool) -> dict[str, Any]:
     """Note on the host that the node is out of service, or that it is back."""
     require_ours(root, owner)
@@ -377,6 +390,7 @@ ACTIONS: dict[str, Callable[..., dict[str, Any]]] = {
     "logs": logs,
     "install": install,
     "rollback": rollback,
+    "stay": stay,
     "drain": drain,
     "hang_up": hang_up,
     "disk_defect": disk_defect,
@@ -391,7 +405,7 @@ ACTIONS: dict[str, Callable[..., dict[str, Any]]] = {
     "destroy": destroy,
 }
 ALONE = (
-    *("start", "install", "rollback", "drain", "destroy"),
+    *("start", "install", "rollback", "stay", "drain", "destroy"),
     *("note_restore", "restore", "recover", "set_aside"),
 )
 """Actions that change the root, and must not do so twice at a time."""
