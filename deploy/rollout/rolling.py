@@ -15,6 +15,8 @@ from deploy.rollout.transport import Host, HostError
 
 STOP_TIMEOUT_S: Final = 60.0
 NOTE_END: Final = ".restart"
+HOST_SECRET: Final = "etc/peer_secret"  # noqa: S105
+"""File below a node's root with the secret that the tool has brought."""
 
 
 class Unsafe(Exception):
@@ -73,7 +75,7 @@ class Deployed:
     def prepare(self, secret: bytes | None, config: str | None = None) -> None:
         """Bring the configuration, and have keelmqd check it. The running node does not change."""
         content = config or self.node.config
-        files = {} if secret is None else {"etc/peer_secret": secret}
+        files = {} if secret is None else {HOST_SECRET: secret}
         files[config_name(content)] = content.encode()
         self.host.prepare(files, self.program, config_name(content))
 

@@ -19,6 +19,7 @@ from deploy.rollout.inventory import SECRET_END, Inventory
 from deploy.rollout.preflight import defects_of
 from deploy.rollout.reachability import Obstacle, obstacles
 from deploy.rollout.rolling import (
+    HOST_SECRET,
     NOTE_END,
     Deployed,
     Unsafe,
@@ -121,6 +122,7 @@ class Verbs:
     def bootstrap(self) -> None:
         """Configure every node, start those that do not run, and wait until all are healthy."""
         nodes = self._all_in_service()
+        self._refuse_second_secret(nodes)
         secret = self._secret(create=not self._options.dry_run)
         steps = self._install_steps(nodes)
         steps += [self._step(each, "configure and check", lambda e=each: e.prepare(secret)) for each in nodes]  # type: ignore[misc]
@@ -270,6 +272,20 @@ class Verbs:
                 stream.write(secrets.token_hex() + "\n")
             new.rename(path)
         return path.read_bytes() if path.exists() else None
+
+    def _refuse_second_secret(self, nodes: list[Deployed]) -> None:
+        """Raise Unsafe if this machine lacks the peer secret that hosts have: nodes that run go on with that, and would
+        refuse those that start with a new one.
+        """
+        path = self._inventory.beside(SECRET_END)
+        if not self._inventory.makes_secret or path.exists():
+            return
+        for each in nodes:
+            if each.host.digest(HOST_SECRET):
+                raise Unsafe(
+                    f"node {each.node.id} ({each.node.host}) has a peer secret, and there is no {path.name} here; "
+                    f"next: bring it from where the tool was used, or copy {each.node.root}/{HOST_SECRET} to {path}"
+                )
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
