@@ -41,7 +41,7 @@ class NodeVerbs(Verbs):
             for each in back:
                 self._report.text(f"then: node {each.node.id} ({each.node.host}): restart")
             return
-        self._roll(*(2 * [self._all()]), skips_wanted=True)
+        self._roll_wanted()
 
     def _installed_last(self, nodes: Sequence[Deployed]) -> tuple[list[Deployed], list[Deployed]]:
         """Return the nodes with a release from before that the last installation has reached, and those that it has

@@ -24,6 +24,7 @@ from deploy.rollout.rolling import (
     Deployed,
     Unsafe,
     begin_restart,
+    forget_done_restart,
     in_order,
     process_of,
     refuse_unless_safe,
@@ -145,7 +146,7 @@ class Verbs:
         """Install the bundle if one is given, then restart what runs another program or configuration."""
         nodes = self._all_in_service()
         self._do(self._install_steps(nodes))
-        self._roll(*(2 * [self._all()]), skips_wanted=True)
+        self._roll_wanted()
 
     def status(self) -> None:
         views = self._probe.views()
@@ -190,6 +191,12 @@ class Verbs:
             note = " (leader: it hands over when it is stopped)" if each.node.id == leader_id else ""
             steps.append(self._step(each, f"restart{note}", lambda e=each: self._restart_one(e)))  # type: ignore[misc]
         self._do([*steps, self._wait_step()])
+
+    def _roll_wanted(self) -> None:
+        """Restart what runs another program or configuration than wanted."""
+        self._roll(*(2 * [self._all()]), skips_wanted=True)
+        if not self._options.dry_run:
+            forget_done_restart(self._inventory, self._all)
 
     def _restart_one(self, each: Deployed) -> None:
         if not self._options.accept_downtime:

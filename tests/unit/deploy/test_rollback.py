@@ -1,5 +1,6 @@
 """`keelmq-deploy rollback` after an installation that did not reach all hosts: none goes further back than another."""
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from deploy.local_nodes import free_ports
 from deploy.rollout import __main__
 from deploy.rollout.host_agent import point, release_at
 from deploy.rollout.host_root import MARK
+from deploy.rollout.rolling import Deployed
 from deploy.rollout.verbs import Verbs
 
 NODES = (1, 2, 3)
@@ -92,6 +94,20 @@ def test_all_hosts_have_the_release_from_before_the_last_installation(
         code, said = rollback()
         assert code == 0, said
         assert hosts.releases() == after
+
+
+@pytest.mark.parametrize(("runs", "is_kept"), [(False, False), (True, True)], ids=["none-left", "one-left"])
+def test_a_restart_that_was_not_finished_is_forgotten_with_the_last_of_its_processes(
+    hosts: Hosts, rollback: Rollback, monkeypatch: pytest.MonkeyPatch, runs: bool, is_kept: bool
+) -> None:
+    """Otherwise the next restart, weeks later, would restart nothing and call that success."""
+    hosts.have("b", "b", "b")
+    note = hosts.inventory.with_name("cluster.toml.restart")
+    note.write_text(json.dumps(["1:4711", "2:4712", "3:4713"]))
+    monkeypatch.setattr(Deployed, "pid", property(lambda each: 4710 + each.node.id if runs else 1))
+    code, said = rollback()
+    assert code == 0, said
+    assert note.exists() == is_kept
 
 
 def test_hosts_that_do_not_tell_are_left_alone(hosts: Hosts, rollback: Rollback) -> None:
