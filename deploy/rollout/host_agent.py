@@ -220,9 +220,7 @@ def install(root: Path, archive: Path, name: str, owner: str) -> dict[str, Any]:
         unpacked = root / "releases" / f"{name}.unpacked"
         for path in (unpacked, release):
             shutil.rmtree(path, ignore_errors=True)
-        unpacked.mkdir(parents=True)
-        shutil.unpack_archive(archive, unpacked, "gztar", filter="data")
-        (script,) = unpacked.glob("*/install.sh")
+        script = _unpack(archive, unpacked)
         environment = {**own_environment(), "PYTHON": sys.executable}
         command = ["/bin/sh", str(script), str(release)]
         done = subprocess.run(command, capture_output=True, text=True, env=environment)  # noqa: S603
@@ -236,6 +234,23 @@ def install(root: Path, archive: Path, name: str, owner: str) -> dict[str, Any]:
         point(root / "previous", current.readlink())
     point(current, release)
     return {}
+
+
+def _unpack(archive: Path, unpacked: Path) -> Path:
+    """Unpack the bundle and return its `install.sh`. Raises AgentError, with both gone, if it is no whole bundle."""
+    import gzip  # late, as other calls need none of them, and their start costs
+    import tarfile
+    import zlib
+
+    unpacked.mkdir(parents=True)
+    try:
+        shutil.unpack_archive(archive, unpacked, "gztar", filter="data")
+        (script,) = unpacked.glob("*/install.sh")
+    except (shutil.ReadError, tarfile.TarError, zlib.error, EOFError, ValueError, gzip.BadGzipFile) as error:
+        shutil.rmtree(unpacked)
+        archive.unlink()
+        raise AgentError(f"the file is no whole bundle of `make bundle` ({error}); build or copy it again") from None
+    return script
 
 
 def point(link: Path, target: Path) -> None:
