@@ -49,7 +49,7 @@ def run_node(config: NodeConfig, read_again: Callable[[], NodeConfig]) -> ExitCo
     stop = asyncio.Event()
     on_ready: Callable[[], None] = partial(announce, config)
     with asyncio.Runner(loop_factory=loop_factory(config)) as runner:
-        while runs_again(runner, broker, stop, on_ready, read_again):
+        while runs_again(runner, broker, stop, on_ready, read_again) and not stop.is_set():
             logger.info("starting again")
             on_ready = partial(logger.info, "serving again")
             broker = open_broker(former=broker)
@@ -96,6 +96,9 @@ async def serve(
         return await broker.serve(stop, on_ready)
     finally:
         reloads.cancel()
+        # While the node is opened again the loop stands, and forgets signals that come meanwhile.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stop.set())
 
 
 async def reload_at_hang_ups(hang_ups: asyncio.Event, broker: Broker, read_again: Callable[[], NodeConfig]) -> None:

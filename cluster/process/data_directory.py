@@ -275,9 +275,14 @@ def _write_identity(path: Path, identity: Identity, cluster_uid: str = "") -> St
     return new
 
 
+def temporary_of(file: Path) -> Path:
+    """Return where `write_durably` writes what is to replace the file; a writer that failed or was killed leaves it."""
+    return file.with_suffix(".new")
+
+
 def write_durably(file: Path, data: bytes) -> None:
     """Replace the file with `data` atomically; durable on return. Raises StartupError when it cannot be written."""
-    temporary = file.with_suffix(".new")
+    temporary = temporary_of(file)
     try:
         with open(temporary, "wb") as stream:
             stream.write(data)

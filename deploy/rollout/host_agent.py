@@ -62,13 +62,19 @@ def facts(root: Path, program: str, owner: str) -> dict[str, Any]:
         "has_data": has_data(root),
         "has_root": root.exists(),
         "is_ours": is_ours(root, owner),
-        "has_previous": (root / "previous").is_symlink(),
+        "release": release_at(current),
+        "release_before": release_at(root / "previous"),
         "is_drained": (root / DRAINED).exists(),
         "restore": restore_note(root),
         "is_restored": is_restored(root),
         "pid": found[0] if found else 0,
         "command": found[1] if found else [],
     }
+
+
+def release_at(link: Path) -> str:
+    """Return the name of the release that a link of the root leads to, empty without one."""
+    return link.readlink().name if link.is_symlink() else ""
 
 
 def disk_defect(root: Path) -> dict[str, Any]:
@@ -214,9 +220,7 @@ def install(root: Path, archive: Path, name: str, owner: str) -> dict[str, Any]:
         unpacked = root / "releases" / f"{name}.unpacked"
         for path in (unpacked, release):
             shutil.rmtree(path, ignore_errors=True)
-        unpacked.mkdir(parents=True)
-        shutil.unpack_archive(archive, unpacked, "gztar", filter="data")
-        (script,) = unpacked.glob("*/install.sh")
+        script = _unpack(archive, unpacked)
         environment = {**own_environment(), "PYTHON": sys.executable}
         command = ["/bin/sh", str(script), str(release)]
         done = subprocess.run(command, capture_output=True, text=True, env=environment)  # noqa: S603
@@ -232,6 +236,23 @@ def install(root: Path, archive: Path, name: str, owner: str) -> dict[str, Any]:
     return {}
 
 
+def _unpack(archive: Path, unpacked: Path) -> Path:
+    """Unpack the bundle and return its `install.sh`. Raises AgentError, with both gone, if it is no whole bundle."""
+    import gzip  # late, as other calls need none of them, and their start costs
+    import tarfile
+    import zlib
+
+    unpacked.mkdir(parents=True)
+    try:
+        shutil.unpack_archive(archive, unpacked, "gztar", filter="data")
+        (script,) = unpacked.glob("*/install.sh")
+    except (shutil.ReadError, tarfile.TarError, zlib.error, EOFError, ValueError, gzip.BadGzipFile) as error:
+        shutil.rmtree(unpacked)
+        archive.unlink()
+        raise AgentError(f"the file is no whole bundle of `make bundle` ({error}); build or copy it again") from None
+    return script
+
+
 def point(link: Path, target: Path) -> None:
     """Make `link` point to `target`, at once."""
     new = link.with_name(link.name + ".new")
@@ -245,6 +266,13 @@ def rollback(root: Path, owner: str) -> dict[str, Any]:
     require_ours(root, owner)
     if (root / "previous").is_symlink():
         (root / "previous").rename(root / "current")
+    return {}
+
+
+def stay(root: Path, owner: str) -> dict[str, Any]:
+    """Forget the release from before, so that a rollback leaves the current one."""
+    require_ours(root, owner)
+    (root / "previous").unlink(missing_ok=True)
     return {}
 
 
@@ -377,6 +405,7 @@ ACTIONS: dict[str, Callable[..., dict[str, Any]]] = {
     "logs": logs,
     "install": install,
     "rollback": rollback,
+    "stay": stay,
     "drain": drain,
     "hang_up": hang_up,
     "disk_defect": disk_defect,
@@ -391,7 +420,7 @@ ACTIONS: dict[str, Callable[..., dict[str, Any]]] = {
     "destroy": destroy,
 }
 ALONE = (
-    *("start", "install", "rollback", "drain", "destroy"),
+    *("start", "install", "rollback", "stay", "drain", "destroy"),
     *("note_restore", "restore", "recover", "set_aside"),
 )
 """Actions that change the root, and must not do so twice at a time."""

@@ -30,16 +30,38 @@ class NodeVerbs(Verbs):
     def rollback(self) -> None:
         """Make the release from before the last installation current, and restart what does not run it."""
         nodes = self._all_in_service()
-        back = [each for each in nodes if each.facts["has_previous"]]
+        back, stays = self._installed_last([each for each in nodes if each.facts["release_before"]])
         self._refuse_unknown_level(back)
         if not back:
             self._report.event("no host has a release from before")
-        self._do([self._step(each, "take the release from before", each.host.rollback) for each in back])
+        # Those that stay first: once all others are back, nothing tells any more that they have to.
+        steps = [self._step(each, "stay, as the last installation did not reach it", each.host.stay) for each in stays]
+        self._do([*steps, *(self._step(each, "take the release from before", each.host.rollback) for each in back)])
         if self._options.dry_run:
             for each in back:
                 self._report.text(f"then: node {each.node.id} ({each.node.host}): restart")
             return
-        self._roll(*(2 * [self._all()]), skips_wanted=True)
+        self._roll_wanted()
+
+    def _installed_last(self, nodes: Sequence[Deployed]) -> tuple[list[Deployed], list[Deployed]]:
+        """Return the nodes with a release from before that the last installation has reached, and those that it has
+        not, as it failed or was killed: their current release is the one from before of others. Raises Failed when the
+        hosts do not tell.
+        """
+        before = {each.node.id: each.facts["release_before"] for each in nodes}
+
+        def stays(each: Deployed) -> bool:
+            others = (release for node_id, release in before.items() if node_id != each.node.id)
+            return each.facts["release"] in others
+
+        back = [each for each in nodes if not stays(each)]
+        if nodes and not back:
+            shown = "; ".join(f"node {each.node.id}: {each.facts['release']}, {before[each.node.id]}" for each in nodes)
+            raise Failed(
+                "the hosts do not tell which of two releases was installed last (the current one, that from before: "
+                f"{shown}); next: keelmq-deploy upgrade --bundle FILE, with the one that is wanted"
+            )
+        return back, [each for each in nodes if stays(each)]
 
     def _refuse_unknown_level(self, nodes: Sequence[Deployed]) -> None:
         """Raise Unsafe if a release from before does not know the feature level of the cluster."""

@@ -7,6 +7,7 @@ none of those that ran at the beginning. These are noted beside the inventory un
 
 import hashlib
 import json
+from collections.abc import Callable
 from typing import Final
 
 from deploy.rollout.health import Probe, Unhealthy, View, leader_of, why_not_whole, why_not_without
@@ -15,6 +16,8 @@ from deploy.rollout.transport import Host, HostError
 
 STOP_TIMEOUT_S: Final = 60.0
 NOTE_END: Final = ".restart"
+HOST_SECRET: Final = "etc/peer_secret"  # noqa: S105
+"""File below a node's root with the secret that the tool has brought."""
 
 
 class Unsafe(Exception):
@@ -73,7 +76,7 @@ class Deployed:
     def prepare(self, secret: bytes | None, config: str | None = None) -> None:
         """Bring the configuration, and have keelmqd check it. The running node does not change."""
         content = config or self.node.config
-        files = {} if secret is None else {"etc/peer_secret": secret}
+        files = {} if secret is None else {HOST_SECRET: secret}
         files[config_name(content)] = content.encode()
         self.host.prepare(files, self.program, config_name(content))
 
@@ -113,6 +116,15 @@ def begin_restart(inventory: Inventory, nodes: list[Deployed]) -> tuple[set[str]
     new.write_text(json.dumps(sorted(present)))
     new.replace(path)
     return present, False
+
+
+def forget_done_restart(inventory: Inventory, nodes: Callable[[], list[Deployed]]) -> None:
+    """Forget a restart that was not finished, if none of the processes that it has noted runs any more: something else
+    has replaced them, and the next restart is another one.
+    """
+    path = inventory.beside(NOTE_END)
+    if path.exists() and set(json.loads(path.read_text())).isdisjoint(map(process_of, nodes())):
+        path.unlink()
 
 
 def process_of(node: Deployed) -> str:

@@ -135,6 +135,10 @@ class Host:
     def rollback(self) -> None:
         self._call("rollback", root=self.node.root, owner=self._owner)
 
+    def stay(self) -> None:
+        """Forget the release from before the current one."""
+        self._call("stay", root=self.node.root, owner=self._owner)
+
     def version(self, program: str) -> str:
         return str(self._call("version", program=program)["version"])
 

@@ -19,10 +19,12 @@ from deploy.rollout.inventory import SECRET_END, Inventory
 from deploy.rollout.preflight import defects_of
 from deploy.rollout.reachability import Obstacle, obstacles
 from deploy.rollout.rolling import (
+    HOST_SECRET,
     NOTE_END,
     Deployed,
     Unsafe,
     begin_restart,
+    forget_done_restart,
     in_order,
     process_of,
     refuse_unless_safe,
@@ -121,6 +123,7 @@ class Verbs:
     def bootstrap(self) -> None:
         """Configure every node, start those that do not run, and wait until all are healthy."""
         nodes = self._all_in_service()
+        self._refuse_second_secret(nodes)
         secret = self._secret(create=not self._options.dry_run)
         steps = self._install_steps(nodes)
         steps += [self._step(each, "configure and check", lambda e=each: e.prepare(secret)) for each in nodes]  # type: ignore[misc]
@@ -143,7 +146,7 @@ class Verbs:
         """Install the bundle if one is given, then restart what runs another program or configuration."""
         nodes = self._all_in_service()
         self._do(self._install_steps(nodes))
-        self._roll(*(2 * [self._all()]), skips_wanted=True)
+        self._roll_wanted()
 
     def status(self) -> None:
         views = self._probe.views()
@@ -188,6 +191,12 @@ class Verbs:
             note = " (leader: it hands over when it is stopped)" if each.node.id == leader_id else ""
             steps.append(self._step(each, f"restart{note}", lambda e=each: self._restart_one(e)))  # type: ignore[misc]
         self._do([*steps, self._wait_step()])
+
+    def _roll_wanted(self) -> None:
+        """Restart what runs another program or configuration than wanted."""
+        self._roll(*(2 * [self._all()]), skips_wanted=True)
+        if not self._options.dry_run:
+            forget_done_restart(self._inventory, self._all)
 
     def _restart_one(self, each: Deployed) -> None:
         if not self._options.accept_downtime:
@@ -270,6 +279,20 @@ class Verbs:
                 stream.write(secrets.token_hex() + "\n")
             new.rename(path)
         return path.read_bytes() if path.exists() else None
+
+    def _refuse_second_secret(self, nodes: list[Deployed]) -> None:
+        """Raise Unsafe if this machine lacks the peer secret that hosts have: nodes that run go on with that, and would
+        refuse those that start with a new one.
+        """
+        path = self._inventory.beside(SECRET_END)
+        if not self._inventory.makes_secret or path.exists():
+            return
+        for each in nodes:
+            if each.host.digest(HOST_SECRET):
+                raise Unsafe(
+                    f"node {each.node.id} ({each.node.host}) has a peer secret, and there is no {path.name} here; "
+                    f"next: bring it from where the tool was used, or copy {each.node.root}/{HOST_SECRET} to {path}"
+                )
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:

@@ -129,7 +129,7 @@ class WaysBack(NodeVerbs):
         for each in nodes:
             if each.is_drained:
                 raise Unsafe(f"node {each.node.id} is drained; next: keelmq-deploy undrain {each.node.id}")
-        if all(_is_of(each, backup) and each.facts["restore"]["finished"] for each in nodes):
+        if all(_is_of(each, backup) and each.facts["restore"]["finished"] and each.has_disk for each in nodes):
             self._report.event(f"all nodes were restored from {backup.path.name} before")
             self._do([])
             return

@@ -249,6 +249,17 @@ class PosixDisk:
             return status.f_bavail * status.f_frsize
 
 
+class ReadOnlyDisk(PosixDisk):
+    """The operating system's file system for those who only read: they need no permission to write, and files may be
+    on one that is mounted read-only.
+    """
+
+    def open(self, path: str, *, create: bool = False) -> PosixFile:
+        assert not create, "nothing is created by those who only read"
+        with _translated("open", path):
+            return PosixFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC), path)
+
+
 def create_file(disk: Disk, path: str) -> File:
     """Opens `path` as `open(create=True)` does. Raises `DiskFull`, with nothing changed, when no file descriptor is
     left.

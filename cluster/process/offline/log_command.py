@@ -10,7 +10,7 @@ from raft.errors import ProtocolError
 from raft.membership import decode_configuration
 from store.commands.entry import decode_entry
 from store.features import UnknownFeatureLevel
-from store.log.disk import PosixDisk
+from store.log.disk import ReadOnlyDisk
 from store.log.dump import dump_records, verify_log
 from store.log.errors import DiskError, LogCorruption
 from store.log.record import KIND_CONFIG, KIND_ENTRY, Header, UnsupportedRecord
@@ -24,7 +24,11 @@ def log_command(action: str, data_dir: str, from_index: int) -> int:
     Raises StartupError when the log cannot be read.
     """
     directory = Path(data_dir) / "log"
-    if not directory.is_dir():
+    try:
+        is_there = directory.is_dir()
+    except OSError as error:
+        raise StartupError(ExitCode.DATA_DIR_UNUSABLE, f"{directory}: {error.strerror}") from None
+    if not is_there:
         raise StartupError(
             ExitCode.DATA_DIR_UNUSABLE, f"{directory}: does not exist; give a node's data directory with --data-dir"
         )
@@ -34,13 +38,15 @@ def log_command(action: str, data_dir: str, from_index: int) -> int:
         # `keelmqd log dump | head` is no error; nothing more can be written, not even by the interpreter's own flush.
         sys.stdout = None
         return ExitCode.STOPPED
-    except (DiskError, LogCorruption, UnsupportedRecord) as error:
+    except DiskError as error:
+        raise StartupError(ExitCode.DATA_DIR_UNUSABLE, f"{directory}: {error}") from None
+    except (LogCorruption, UnsupportedRecord) as error:
         raise StartupError(ExitCode.LOG_CORRUPT, f"{directory}: {error}") from None
 
 
 def _dump(directory: str, from_index: int) -> int:
     print(f"{'index':>12} {'term':>8} {'kind':<6} {'position':>16} {'bytes':>10} {'synced':>16} segment  commands")
-    for line in dump_records(PosixDisk(), directory, from_index, describe=_described):
+    for line in dump_records(ReadOnlyDisk(), directory, from_index, describe=_described):
         print(
             f"{line.raft_index:>12} {line.term:>8} {line.kind:<6} {line.position:>16} {line.payload_length:>10} "
             f"{line.synced_position:>16} {line.segment}  {line.content}".rstrip()
@@ -70,7 +76,7 @@ def _described(header: Header, payload: memoryview) -> str:
 
 
 def _verify(directory: str) -> int:
-    report = verify_log(PosixDisk(), directory)
+    report = verify_log(ReadOnlyDisk(), directory)
     for finding in report.findings:
         index = "" if finding.raft_index is None else f", index {finding.raft_index}"
         weight = "harmless" if finding.harmless else "DAMAGE"

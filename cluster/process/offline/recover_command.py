@@ -39,7 +39,7 @@ from store.log.base import LogBase, StoredBase, read_base
 from store.log.commit_log import CommitLog
 from store.log.differs import DiffersMark
 from store.log.disk import Disk, PosixDisk
-from store.log.errors import LogError
+from store.log.errors import DiskError, LogError
 from store.log.front import cut_front, finish_front
 from store.log.hard_state import HardState
 from store.log.record import KIND_CONFIG, KIND_ENTRY
@@ -254,5 +254,7 @@ def _errors(data_dir: str) -> Iterator[None]:
         yield
     except UnknownFeatureLevel as error:
         raise StartupError(ExitCode.WRONG_VERSION, f"data_dir {data_dir}: {error}") from None
+    except DiskError as error:
+        raise StartupError(ExitCode.DATA_DIR_UNUSABLE, f"data_dir {data_dir}: {error}") from error
     except (LogError, IndexDamaged, IndexOutdated, ProtocolError) as error:
         raise StartupError(ExitCode.LOG_CORRUPT, f"data_dir {data_dir}: {error}") from error

@@ -13,11 +13,13 @@ from typing import BinaryIO, Final, NamedTuple
 from cluster.process.addresses import ConfigError, Peer, check_peers, parse_peer
 from cluster.process.data_directory import (
     LOCK_FILE,
+    UNFINISHED_FILE,
     DataDirectory,
     Identity,
     Unfinished,
     note_unfinished,
     read_unfinished,
+    temporary_of,
 )
 from cluster.process.exit_codes import ExitCode, StartupError
 from cluster.process.offline.command_output import say
@@ -49,6 +51,8 @@ from store.state.machine import StateMachine
 COMMAND: Final = "restore"
 STORE: Final = "s3://"
 """Beginning of the name of a backup in an object store."""
+BEGUN: Final = temporary_of(Path(UNFINISHED_FILE)).name
+"""What a restore leaves that was interrupted in its first write."""
 CACHE_BYTES: Final = 1 << 20
 RESTORE_ID_BYTES: Final = 8
 
@@ -166,7 +170,7 @@ def _behind(header: Header, frame: Frame) -> LogBase:
 def _require_empty(path: Path) -> None:
     """Raise StartupError unless the directory is missing, empty, or of an interrupted restore."""
     try:
-        found = sorted(set(os.listdir(path)) - {LOCK_FILE})
+        found = sorted(set(os.listdir(path)) - {LOCK_FILE, BEGUN})
     except FileNotFoundError:
         return
     except OSError as error:

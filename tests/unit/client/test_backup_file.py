@@ -63,3 +63,14 @@ def test_an_empty_place_is_not_the_working_directory(tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidRequest, match="empty"):
         FilePlace("").prepare()
+
+
+def test_what_cannot_be_read_hides_no_other_backup(tmp_path: Path) -> None:
+    """Another program removes old backups, or makes a directory of that name, while they are listed."""
+    (tmp_path / "a.backup").mkdir()
+    (tmp_path / "b.backup").write_bytes(b"no backup")
+    (tmp_path / "c.backup").symlink_to(tmp_path / "gone")
+    found = FilePlace(str(tmp_path)).found()
+    assert [each["file"] for each in found] == ["a.backup", "b.backup", "c.backup"]
+    assert [each["error"] for each in found[::2]] == ["Is a directory", "No such file or directory"]
+    assert [each["bytes"] for each in found] == [None, 9, None]

@@ -1,6 +1,7 @@
 """A survivor is recovered, wherever the command is interrupted; no node starts on a directory that is half done."""
 
 import contextlib
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from cluster.process.exit_codes import ExitCode, StartupError
 from cluster.process.offline import recover_command as command
 from store.log.differs import Difference, DiffersMark
 from store.log.disk import PosixDisk
+from store.log.errors import DiskFull
 from store.log.hard_state import HardState
 from tests.unit.cluster.conftest import Node, node_config, running_node
 from tests.unit.cluster.test_restore import user
@@ -133,6 +135,18 @@ async def test_a_node_that_is_alone_stays_what_it_is(tmp_path: Path, capsys: pyt
     assert "is the only voter already" in capsys.readouterr().out
     async with running_node(config, []) as node:
         assert node.core.state.cluster_uid == uid
+
+
+async def test_a_full_disk_is_not_called_a_damaged_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await used(tmp_path)
+
+    def fail(*_: object) -> None:
+        raise DiskFull("write", "log", errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(command, "append_configuration", fail)
+    with pytest.raises(StartupError, match="No space left on device") as raised:
+        recover(tmp_path)
+    assert raised.value.code == ExitCode.DATA_DIR_UNUSABLE
 
 
 async def test_a_replica_that_differs_is_no_survivor(tmp_path: Path) -> None:

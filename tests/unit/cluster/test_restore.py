@@ -123,6 +123,22 @@ async def test_it_is_done_again_wherever_it_was_interrupted(
         assert node.core.state.users.get("join:4") is None
 
 
+async def test_it_is_done_again_when_the_disk_was_full_at_its_first_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, _ = await backed_up(tmp_path / "old")
+    config = node_config(tmp_path)
+
+    def fail(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", fail)
+        with pytest.raises(StartupError, match="No space left on device"):
+            restore(file, config)
+    assert restore(file, config) == ExitCode.STOPPED
+
+
 async def test_the_name_follows_from_all_that_the_nodes_must_have_in_common(tmp_path: Path) -> None:
     file, uid = await backed_up(tmp_path / "old")
     config = node_config(tmp_path)

@@ -79,6 +79,26 @@ def test_an_installation_goes_on_without_its_tool_and_is_not_begun_again(root: P
     assert (root / "current").readlink() == root / "releases" / "a"
 
 
+def test_a_file_that_is_no_whole_bundle_is_called_so(root: Path, tmp_path: Path) -> None:
+    bundle = slow_bundle(tmp_path).read_bytes()
+    (tmp_path / "other").mkdir()
+    with tarfile.open(tmp_path / "b.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "other", "other")
+    at = len(bundle) // 2
+    damaged = [
+        *(b"", b"no archive", bundle[:at], bundle[:at] + bytes(16) + bundle[at + 16 :]),
+        (tmp_path / "b.tar.gz").read_bytes(),
+    ]
+    for content in damaged:
+        archive_path = root / "releases" / "a.tar.gz"
+        archive_path.parent.mkdir(exist_ok=True)
+        archive_path.write_bytes(content)
+        with pytest.raises(AgentError, match="is no whole bundle"):
+            host_agent.install(root, archive_path, "a", OWNER)
+        assert list(archive_path.parent.iterdir()) == [], "it takes no room either"
+    assert not (root / "current").is_symlink()
+
+
 def test_a_file_that_does_not_arrive_whole_leaves_nothing(tmp_path: Path) -> None:
     path = tmp_path / "node1" / MARK
     content = OWNER.encode()

@@ -75,14 +75,17 @@ class FilePlace:
             yield Opened(stream, os.fstat(stream.fileno()).st_size, self._path.name)
 
     def found(self) -> list[Found]:
-        """Return what the backups in the directory say of themselves."""
+        """Return what the backups in the directory say of themselves. One that cannot be read has an error."""
         files = sorted(self._path.glob(f"*{SUFFIX}"))
         if not self._path.is_dir():
             raise NotADirectoryError(0, "is not a directory")
         found = []
         for file in files:
-            with file.open("rb") as stream:
-                found.append(described(file.name, stream, os.fstat(stream.fileno()).st_size))
+            try:
+                with file.open("rb") as stream:
+                    found.append(described(file.name, stream, os.fstat(stream.fileno()).st_size))
+            except OSError as exc:
+                found.append({"file": file.name, "bytes": None, "error": exc.strerror})
         return found
 
 
