@@ -82,8 +82,8 @@ async def test_pages_of_one_address_are_put_together_in_turns(node: Node, target
 
 
 async def test_a_turn_that_does_not_come_in_time_is_refused(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (await node.call("PUT", "/v1/topics/large", {"queues": 1})).status == 201
     monkeypatch.setattr(node.core, "_timeout_s", lambda: 0.01)
-    await node.call("PUT", "/v1/topics/large", {"queues": 1})
     await node.core.queue_page_turns.take("127.0.0.1", PAGE_TURN_BYTES)
     answer = await node.call("GET", PULL)
     assert (answer.status, answer.body["code"]) == (429, "overloaded")
