@@ -40,7 +40,7 @@ from cluster.limits import (
     POP_INVISIBLE_MS_MAX,
     POP_MESSAGES_MAX,
 )
-from cluster.messages.block_reader import BlockReader, message_view
+from cluster.messages.block_reader import READ_ERRORS, BlockReader, message_view
 from cluster.messages.message_views import MessageView
 from cluster.messages.pull import ROWS_PER_READ, selection_of
 from cluster.messages.pull_pages import SCAN_BYTES_MAX, PullQuery, selected
@@ -165,7 +165,7 @@ class PopApi:
                     "subscription_mismatch",
                     "too_many_groups",
                     "too_many_held",
-                    "message_damaged",
+                    *READ_ERRORS,
                     *WRITE_ERRORS,
                 ),
                 redirects=True,

@@ -22,7 +22,7 @@ from cluster.limits import (
     RETRY_DELAYS_MAX,
     RETRY_MAX_ATTEMPTS_MAX,
 )
-from cluster.messages.block_reader import BlockReader
+from cluster.messages.block_reader import READ_ERRORS, BlockReader
 from cluster.messages.message_views import MessageView
 from cluster.messages.pull_pages import MessagePage, PullQuery
 from cluster.problems import Problem
@@ -175,14 +175,7 @@ class RetryApi:
                 "List dead letters with their history, from an offset on",
                 {200: json_of(DeadLettersView)},
                 query=DeadLettersQuery,
-                errors=(
-                    "invalid_group",
-                    "group_not_found",
-                    "offset_out_of_range",
-                    "overloaded",
-                    "message_damaged",
-                    "no_leader",
-                ),
+                errors=("invalid_group", "group_not_found", "offset_out_of_range", *READ_ERRORS, "no_leader"),
                 redirects=True,
                 access=of_group("read"),
             ),

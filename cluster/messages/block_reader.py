@@ -23,6 +23,9 @@ from store.messages.topics import DLQ_PREFIX
 LOADED_PLACES_MAX: Final = 256
 """Maximum number of blocks loaded at a time; together they take at most the bytes of one step."""
 
+READ_ERRORS: Final = ("overloaded", "message_damaged")
+"""Codes with which every request that reads messages may be answered."""
+
 Place = Row | HalfBatchView
 
 

@@ -24,7 +24,7 @@ from cluster.limits import (
     PULL_BYTES_MAX,
     QUEUES_MAX,
 )
-from cluster.messages.block_reader import message_view
+from cluster.messages.block_reader import READ_ERRORS, message_view
 from cluster.messages.blocks import BlockMessage
 from cluster.messages.half_topics import added_properties
 from cluster.messages.message_finder import MessageFinder, Stored
@@ -77,7 +77,7 @@ class MessageApi:
                 "List messages with a key, or stored in a span of time, over all queues and in time order",
                 {200: json_of(MessageListView)},
                 query=MessagesQuery,
-                errors=("invalid_topic", "topic_not_found", "overloaded", "message_damaged"),
+                errors=("invalid_topic", "topic_not_found", *READ_ERRORS),
                 access=of_topic("read"),
             ),
             Route(
@@ -87,7 +87,7 @@ class MessageApi:
                 "Show the messages with this id, visible or not",
                 {200: json_of(FoundMessagesView)},
                 query=MessageIdQuery,
-                errors=("invalid_topic", "topic_not_found", "message_not_found", "overloaded", "message_damaged"),
+                errors=("invalid_topic", "topic_not_found", "message_not_found", *READ_ERRORS),
                 access=BY_HANDLER,
             ),
             Route(
@@ -97,7 +97,7 @@ class MessageApi:
                 "List the events of the messages with this id, in order",
                 {200: json_of(TracesView)},
                 query=MessageIdQuery,
-                errors=("invalid_topic", "topic_not_found", "message_not_found", "overloaded", "message_damaged"),
+                errors=("invalid_topic", "topic_not_found", "message_not_found", *READ_ERRORS),
                 access=BY_HANDLER,
             ),
         ]

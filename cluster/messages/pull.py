@@ -19,7 +19,7 @@ from cluster.http.app import json_response, msgpack_response, wants_msgpack
 from cluster.http.requests import Natural, Request, check_queue, check_topic, parse_query
 from cluster.http.responses import Response
 from cluster.http.routes import JSON, MSGPACK, Route, json_of
-from cluster.messages.block_reader import BlockReader
+from cluster.messages.block_reader import READ_ERRORS, BlockReader
 from cluster.messages.half_topics import added_properties
 from cluster.messages.message_views import MessageView
 from cluster.messages.pull_pages import (
@@ -105,7 +105,7 @@ class PullApi:
                 {200: {JSON: PullView, MSGPACK: BlockPullView}},
                 query=PullQuery,
                 answer_headers=(DISK_BYTES_HEADER,),
-                errors=("invalid_filter", *QUEUE_ERRORS, "offset_out_of_range", "overloaded", "message_damaged"),
+                errors=("invalid_filter", *QUEUE_ERRORS, "offset_out_of_range", *READ_ERRORS),
                 redirects=True,
                 access=of_topic("read"),
             ),

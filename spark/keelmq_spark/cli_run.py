@@ -49,6 +49,17 @@ TablesOption = Annotated[
     ),
 ]
 
+KeepDays = Annotated[
+    float | None,
+    typer.Option(
+        "--keep-days",
+        min=0,
+        max=DAYS_MAX,
+        metavar="DAYS",
+        help="Prune what is older, every hour; default: keep all.",
+    ),
+]
+
 
 def run(
     servers: Servers = DEFAULT_SERVERS,
@@ -70,16 +81,7 @@ def run(
             "--skip-removed", help="Skip entries that retention removed before they were read; default: fail."
         ),
     ] = False,
-    keep_days: Annotated[
-        float | None,
-        typer.Option(
-            "--keep-days",
-            min=0,
-            max=DAYS_MAX,
-            metavar="DAYS",
-            help="Prune what is older, every hour; default: keep all.",
-        ),
-    ] = None,
+    keep_days: KeepDays = None,
     interval_ms: Annotated[
         int, typer.Option("--interval-ms", min=0, max=3_600_000, help="Time between micro-batches.")
     ] = 1_000,

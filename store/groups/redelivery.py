@@ -27,12 +27,13 @@ from store.groups.given_back import REPLAYED, GivenBackMarks, GivingGroup, Mark
 from store.groups.groups import Groups
 from store.limits import DELAY_MAX_MS, GIVE_BACK_HISTORY_MAX, GIVE_BACK_REASON_BYTES_MAX
 from store.messages.block_location import BlockLocation
-from store.messages.message_index import RedeliveryEvent
+from store.messages.message_index import Place, RedeliveryEvent
 from store.messages.outcomes import EventType, Outcomes, message_events, messages_of
 from store.messages.placement import At, Placement
 from store.messages.queues import Queues
 from store.messages.timers import Timer, Timers
 from store.messages.topics import DLQ_PREFIX, RETRY_PREFIX, Topic, Topics
+from store.steps import Steps
 
 
 class _Found(NamedTuple):
@@ -62,8 +63,8 @@ class Redeliveries:
         self._placement = placement
         self._outcomes = outcomes
 
-    def give_back(self, command: GiveBack, at: At) -> MessagesGivenBack:
-        """Schedule each message for its group again, or append it to the dead letters."""
+    def give_back(self, command: GiveBack, at: At) -> Steps[MessagesGivenBack]:
+        """Schedule each message for its group again, or append it to the dead letters, one in each step."""
         group = self._groups.give_back(command)
         found = [self._find(item) for item in command.messages]
         if any(topic.name == DLQ_PREFIX + command.group for topic, _, _ in found):
@@ -73,6 +74,8 @@ class Redeliveries:
         group_id = self._groups.ensure(command.group) if group.id is None else group.id
         results: list[MessageGivenBack] = []
         for topic, item, row in found:
+            if results:
+                yield
             mark = self._marks.get(group_id, topic.id, item.queue, item.offset)
             outcome: GiveBackOutcome = "already_given_back"
             if mark is None:
@@ -92,7 +95,7 @@ class Redeliveries:
             return None
         return self._give_back_one(GiveBack(group, None, None, ()), giving, found, at)
 
-    def replay(self, command: ReplayDeadLetters, at: At) -> DeadLettersReplayed:
+    def replay(self, command: ReplayDeadLetters, at: At) -> Steps[DeadLettersReplayed]:
         """Append dead letters to the group's retry topic, visible at once and with their attempts counted from zero."""
         group_id = self._groups.id_of(command.group)
         name = DLQ_PREFIX + command.group
@@ -101,6 +104,8 @@ class Redeliveries:
             raise Refused(INVALID_REQUEST, "offsets: there is none to replay")
         results: list[DeadLetterReplayed] = []
         for topic, item, row in found:
+            if results:
+                yield
             mark = self._marks.get(group_id, topic.id, 0, item.offset)
             duplicate = mark is not None
             if mark is None:
@@ -109,8 +114,9 @@ class Redeliveries:
                 self._note("RETRY", command.group, "", row, redelivery)
                 replayed = RedeliveryEvent(at.clock_ms, command.group, 0, principal=at.principal)
                 block = BlockLocation.of_row(row)
-                self._placement.note(redelivery, block, retry, "replayed", replayed, at)
-                self._placement.redeliver(retry, block, redelivery, at, row.transaction_id)
+                origin = self._placement.origin(redelivery, block, at)
+                self._placement.note(origin, retry, "replayed", replayed, at)
+                self._placement.redeliver(retry, block, redelivery, at, row.transaction_id, origin)
                 mark = Mark(0, REPLAYED, at.clock_ms)
                 self._marks.put(group_id, topic.id, 0, item.offset, mark)
             assert mark.due_at_ms is not None
@@ -140,6 +146,7 @@ class Redeliveries:
         history = (*(_history(row) if again else ()), entry)[-GIVE_BACK_HISTORY_MAX:]
         redelivery = _redelivery(row, item, attempt, history, again=again)
         block = BlockLocation.of_row(row)
+        origin = self._placement.origin(redelivery, block, at) if again else Place(topic.id, item.queue, item.offset)
         given_back = RedeliveryEvent(
             at.clock_ms, command.group, attempt, None, None, item.reason, entry.member_id, entry.client_id
         )
@@ -149,17 +156,17 @@ class Redeliveries:
             dead = self._topics.get(DLQ_PREFIX + command.group)
             if dead is None:
                 dead = self._topics.create_of_group(DLQ_PREFIX + command.group, at.clock_ms)
-            self._placement.note(redelivery, block, dead, "given_back", given_back, at)
-            self._placement.redeliver(dead, block, redelivery, at, row.transaction_id)
+            self._placement.note(origin, dead, "given_back", given_back, at)
+            self._placement.redeliver(dead, block, redelivery, at, row.transaction_id, origin)
             return Mark(attempt, "dead_lettered", None)
         retry = self._retry_topic(command.group, at)
         delay_ms = item.delay_ms
         if delay_ms is None:
             delay_ms = group.delays_ms[min(attempt, len(group.delays_ms)) - 1]
         given_back = msgspec.structs.replace(given_back, due_at_ms=at.clock_ms + delay_ms)
-        self._placement.note(redelivery, block, retry, "given_back", given_back, at)
+        self._placement.note(origin, retry, "given_back", given_back, at)
         if delay_ms == 0:
-            self._placement.redeliver(retry, block, redelivery, at, row.transaction_id)
+            self._placement.redeliver(retry, block, redelivery, at, row.transaction_id, origin)
         else:
             self._timers.schedule(at.clock_ms + delay_ms, _timer(retry, block, redelivery, at, row.transaction_id))
         return Mark(attempt, "scheduled", at.clock_ms + delay_ms)

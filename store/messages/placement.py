@@ -220,7 +220,8 @@ class Placement:
         """
         block = timer.block
         if timer.redelivery is not None:
-            return self.redeliver(topic, block, timer.redelivery, at, timer.transaction_id)
+            origin = self.origin(timer.redelivery, block, at)
+            return self.redeliver(topic, block, timer.redelivery, at, timer.transaction_id, origin)
         offset = self._append(topic, timer.queue, block, timer.count, timer.known, timer.keys, at, timer.transaction_id)
         self._messages.timer_fired(key, timer, offset)
         if timer.holds_batch_id:
@@ -233,9 +234,17 @@ class Placement:
             yield from self._remember_messages(topic, timer.message_ids or (), _delivered(timer, offset))
 
     def redeliver(
-        self, topic: Topic, block: BlockLocation, redelivery: Redelivery, at: At, transaction_id: str | None
+        self,
+        topic: Topic,
+        block: BlockLocation,
+        redelivery: Redelivery,
+        at: At,
+        transaction_id: str | None,
+        origin: Place | None,
     ) -> int:
-        """Append one message of a block to the only queue of a group's own topic; return its offset there."""
+        """Append one message of a block to the only queue of a group's own topic; return its offset there. `origin` is
+        the message's own place.
+        """
         offset = self._queues.append(
             topic,
             0,
@@ -260,24 +269,27 @@ class Placement:
         )
         name: RedeliveryEventName = "dead_lettered" if topic.name.startswith(DLQ_PREFIX) else "given_again"
         event = RedeliveryEvent(at.clock_ms, group_of(topic.name), redelivery.attempt, offset)
-        self.note(redelivery, block, topic, name, event, at)
+        self.note(origin, topic, name, event, at)
         return offset
 
     def note(
-        self,
-        redelivery: Redelivery,
-        block: BlockLocation,
-        topic: Topic,
-        name: RedeliveryEventName,
-        event: RedeliveryEvent,
-        at: At,
+        self, origin: Place | None, topic: Topic, name: RedeliveryEventName, event: RedeliveryEvent, at: At
     ) -> None:
-        """Record an action of a group on a message of `block`, for the message's trace. `topic` is the group's own."""
-        origin = self._topics.get(redelivery.topic)
+        """Record an action of a group on the message at `origin`, for the message's trace; nothing without a place.
+        `topic` is the group's own.
+        """
+        if origin is not None:
+            self._messages.add_event(origin, at.raft_index, topic.id, name, event)
+
+    def origin(self, redelivery: Redelivery, block: BlockLocation, at: At) -> Place | None:
+        """Return the own place of a redelivered message of `block`; None when its topic is gone, also if there is a
+        later one of the name (feature level 2).
+        """
+        topic = self._topics.get(redelivery.topic)
         exact = FEATURES.knows("redeliveries-note-only-their-own-message", at.feature_level)
-        if origin is not None and (not exact or self._is_origin(origin, redelivery, block)):
-            place = Place(origin.id, redelivery.queue, redelivery.offset)
-            self._messages.add_event(place, at.raft_index, topic.id, name, event)
+        if topic is None or (exact and not self._is_origin(topic, redelivery, block)):
+            return None
+        return Place(topic.id, redelivery.queue, redelivery.offset)
 
     def _is_origin(self, topic: Topic, redelivery: Redelivery, block: BlockLocation) -> bool:
         """Return whether the message comes from this topic, and not from a former one of the same name. A place before

@@ -2,7 +2,7 @@
 tests have many more examples than in `make test`.
 
 The last line is `RESULT {json}`. The exit status is 1 as soon as a test fails; Hypothesis has printed the smallest
-input that fails and keeps it in .hypothesis, so that the next run of the test begins with it.
+input that fails and keeps it in .hypothesis, so that the next run begins with it.
 """
 
 import argparse

@@ -1,11 +1,16 @@
 """Reports faults of handler calls that raise no error in the application."""
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from keelmq.errors import ConsumeTimeout, MessagesExpired, QueueLost
 from keelmq.line_log import log, log_error_of_application
 from keelmq.message import ReceivedMessage
 from keelmq.plain_calls import check_plain_function
+
+FAULT_PAUSE_S: Final = 2.0
+"""Seconds before a consumer's background work is tried again after an unexpected error, which is logged with its
+traceback."""
 
 Fault = ConsumeTimeout | MessagesExpired | QueueLost
 OnFault = Callable[[Fault, Sequence[ReceivedMessage]], object]

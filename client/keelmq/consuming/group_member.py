@@ -7,6 +7,7 @@ from typing import Final
 
 from keelmq import wire
 from keelmq.consuming.assigned_queues import AssignedQueues
+from keelmq.consuming.faults import FAULT_PAUSE_S
 from keelmq.consuming.group_beginnings import GroupBeginnings
 from keelmq.consuming.group_session import MOVED_ON, SESSION_OVER, GroupSession, TopicQueue
 from keelmq.consuming.queue_reader import QueueReader
@@ -30,8 +31,6 @@ BEGIN_MS: Final = 15_000
 """Maximum time that a start tries to begin its queues, and waits for the other members to begin theirs."""
 BEGIN_PAUSE_MS: Final = 20
 BEGIN_PAUSE_MAX_MS: Final = 500
-FAULT_PAUSE_S: Final = 2.0
-"""Pause after an unexpected error, each of which is logged with its traceback."""
 
 MakeReader = Callable[[TopicQueue, int], QueueReader]
 """Creates the reader of a queue at a committed offset."""

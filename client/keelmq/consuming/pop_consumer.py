@@ -8,7 +8,7 @@ from typing import Final, Literal, Self
 
 from keelmq.consuming.assigned_queues import CANCELLED_GRACE_MS
 from keelmq.consuming.attempts import HandlerCancelled, log_failed_attempt
-from keelmq.consuming.faults import Faults, OnFault
+from keelmq.consuming.faults import FAULT_PAUSE_S, Faults, OnFault
 from keelmq.consuming.handler_call import HandlerCall, handle_of
 from keelmq.consuming.handlers import CONSUME_TIMEOUT_MS_MAX
 from keelmq.consuming.pop_calls import (
@@ -45,8 +45,6 @@ INVISIBLE_MS_MIN: Final = 1_000
 CONCURRENCY: Final = 8
 PAUSE_S: Final = 0.5
 """Seconds before the next request after a failed or refused one."""
-FAULT_PAUSE_S: Final = 2.0
-"""Seconds after an unexpected error, each of which is logged with its traceback."""
 
 
 class PopConsumer:

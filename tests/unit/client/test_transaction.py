@@ -162,11 +162,18 @@ async def test_without_a_durable_half_message_the_local_transaction_does_not_run
     assert broker.decisions == []
 
 
-@pytest.mark.parametrize("code", ["no_leader", "unknown_outcome", "overloaded"])
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        *((503, code) for code in ("no_leader", "unknown_outcome", "overloaded")),
+        *((401, "unauthenticated"), (403, "forbidden")),
+    ],
+)
 @pytest.mark.parametrize("decision", [Decision.COMMIT, Decision.ROLLBACK])
-async def test_a_decision_that_cannot_be_told_is_pending_not_failed(code: str, decision: Decision) -> None:
+async def test_a_decision_that_cannot_be_told_is_pending_not_failed(status: int, code: str, decision: Decision) -> None:
+    """An error of `execute` means that the local transaction did not run; here it did, and the check finishes it."""
     broker = Broker()
-    broker.decision_error = lambda: problem(503, code)
+    broker.decision_error = lambda: problem(status, code)
 
     async def local(transaction: Transaction) -> Decision:
         return decision

@@ -16,23 +16,6 @@ from tests.unit.client.scripted import SERVERS, Request, ScriptedTransport, json
 from tests.unit.client.test_transaction import ORDER, Broker, check_of, never, transactions
 
 
-@pytest.mark.parametrize("decision", [Decision.COMMIT, Decision.ROLLBACK])
-@pytest.mark.parametrize("code", ["unauthenticated", "forbidden"])
-async def test_a_decision_that_nobody_takes_any_more_is_pending_not_failed(code: str, decision: Decision) -> None:
-    """An error of `execute` means that the local transaction did not run; here it did, and the check finishes it."""
-    broker = Broker()
-    broker.decision_error = lambda: problem(403 if code == "forbidden" else 401, code)
-
-    async def local(transaction: Transaction) -> Decision:
-        return decision
-
-    producer, _ = transactions(broker)
-    async with producer:
-        result = await producer.execute(ORDER, local)
-    pending = Outcome.COMMIT_PENDING if decision is Decision.COMMIT else Outcome.ROLLBACK_PENDING
-    assert result.outcome is pending
-
-
 async def test_a_decision_that_contradicts_is_raised() -> None:
     broker = Broker()
     broker.decision_error = lambda: problem(409, "producer_group_mismatch")

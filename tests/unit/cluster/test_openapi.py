@@ -10,7 +10,7 @@ from aiohttp import web
 
 from cluster.problems import KINDS
 from store.commands.transactions import Discard
-from tests.unit.cluster.conftest import Node
+from tests.unit.cluster.conftest import Node, node_config, running_node
 from tests.unit.cluster.schema_check import violations
 
 Schema = dict[str, Any]
@@ -215,3 +215,12 @@ def test_the_checker_finds_what_is_wrong() -> None:
     wrongs: list[Any] = [{}, {"name": "b"}, {**name, "size": -1}, {**name, "size": "1"}, {**name, "more": 1}, []]
     for wrong in wrongs:
         assert violations(wrong, schema, root), wrong
+
+
+async def test_an_error_that_is_not_described_fails_the_test_of_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.unit.cluster.conftest.codes_of", lambda route: ())
+    with pytest.raises(AssertionError, match=r"/v1/topics/\{topic\}', 'topic_not_found'"):
+        async with running_node(node_config(tmp_path), []) as node:
+            assert (await node.call("GET", "/v1/topics/none")).status == 404

@@ -8,7 +8,15 @@ import msgspec
 import pytest
 
 from store.commands.entry import Command, Proposal
-from store.commands.groups import CommitOffsets, GiveBack, GivenBack, JoinGroup, QueueOffset
+from store.commands.groups import (
+    CommitOffsets,
+    GiveBack,
+    GivenBack,
+    JoinGroup,
+    PutGroup,
+    QueueOffset,
+    ReplayDeadLetters,
+)
 from store.commands.messages import FireTimers, Produce
 from store.commands.pops import Pop
 from store.commands.topics import DeleteTopic, PutTopic
@@ -112,6 +120,25 @@ def test_the_work_of_a_step_does_not_grow_with_the_batches_of_a_request(replica:
     )
     assert len(many) == MANY
     assert max(many[1:-1]) < max(few[1:-1]) + LISTED * MANY, "the first step looks all of them up"
+
+
+@pytest.mark.parametrize("attempts_max", [16, 0], ids=["again", "dead"])
+def test_the_work_of_a_step_does_not_grow_with_the_messages_that_are_given_back(
+    replica: Replica, attempts_max: int
+) -> None:
+    replica.raise_level()
+    replica.one(PutTopic("orders", 1))
+    replica.one(produce(header(count=FEW + MANY)))
+    replica.one(PutGroup("g", attempts_max))
+    few, many = (
+        steps_of(replica, GiveBack("g", None, None, tuple(GivenBack("orders", 0, each) for each in offsets)))
+        for offsets in (range(FEW), range(FEW, FEW + MANY))
+    )
+    assert (len(few), len(many)) == (FEW, MANY)
+    assert max(many[1:-1]) < max(few[1:-1]) + LISTED * MANY, "the first step looks all of them up"
+    if not attempts_max:
+        few, many = (steps_of(replica, ReplayDeadLetters("g", each)) for each in ((0, 1), tuple(range(2, MANY))))
+        assert (len(few), len(many)) == (2, MANY - 2)
 
 
 def test_the_work_of_a_step_does_not_grow_with_the_commands_of_an_entry(replica: Replica) -> None:
