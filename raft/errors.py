@@ -10,8 +10,9 @@ RaftError
 ├── MembershipRefused  the change of membership cannot be made now; `code` says why
 ├── UnknownOutcome     proposed, then leadership was lost: it may or may not commit; retry with the same id
 ├── NodeStopped        the node is stopping or has stopped
-├── ProtocolError      a peer sent a message that violates the protocol; the connection is closed, the node goes on
-└── SafetyViolation    going on could lose or fork data: the process must stop, and says why
+└── ProtocolError      a peer sent a message that violates the protocol; the connection is closed, the node goes on
+
+SafetyViolation        no RaftError, so that nobody goes on: the process must stop, and says why
 """
 
 
@@ -67,5 +68,5 @@ class ProtocolError(RaftError):
     """A peer sent a frame or message that no correct peer sends."""
 
 
-class SafetyViolation(RaftError):
-    """An invariant of docs/invariants.md does not hold. Nothing catches this error to go on: the node stops."""
+class SafetyViolation(Exception):
+    """An invariant of docs/invariants.md does not hold, and going on could lose or fork data: the node stops."""

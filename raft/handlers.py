@@ -111,7 +111,7 @@ class SafeRaft:
         self.own_copy = OwnCopy(state, self.replicas, self._resign)
         self.new_disk = NewDisk(state, sender, self.own_copy)
         self._vital_signs = VitalSigns(state, sender, self.own_copy, self.replicas, self.disks, self.clocks)
-        self.snapshots = Snapshots(state, sender, transport, snapshot_store, on_installed)
+        self.snapshots = Snapshots(state, sender, transport, snapshot_store, on_installed, self._differs)
         self.replication = Replication(state, sender, transport, self.snapshots)
         self.leadership = Leadership(
             state, sender, self.replication, self._vital_signs, self.disks, self.clocks, self.presence
@@ -366,6 +366,9 @@ class SafeRaft:
         self.state.library.set_other_voters(self.state.other_voters)
         self.replication.on_configuration()
         self.on_membership()
+
+    def _differs(self) -> bool:
+        return self.own_copy.differs
 
     def _resign(self) -> None:
         self.leadership.ask_successor()

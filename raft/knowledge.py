@@ -95,10 +95,12 @@ class Knowledge:
             self._marks_changed = True
 
     def recall(self, peer: int, own_term: int) -> Recall | None:
-        """Return the `Recall` for a peer, which says what its disk must remember; None if nothing is known."""
+        """Return the `Recall` for a peer, which says what its disk must remember; None if nothing is known, or nothing
+        that this node, whose term is `own_term`, can have heard: then it is its own disk that was put back.
+        """
         mark = self._marks.get(peer)
         is_superseded = mark is not None and mark.incarnation in mark.superseded
-        if mark is None or not (mark.term or is_superseded):
+        if mark is None or not (mark.term or is_superseded) or max(mark.term, mark.acked_term) > own_term:
             return None
         return Recall(own_term, mark.incarnation, mark.term, mark.acked_term, mark.acked_index, is_superseded)
 

@@ -19,6 +19,7 @@ import msgspec
 from crc32c import crc32c
 from msgspec import Meta
 
+from raft.distrust import check_past
 from raft.errors import ProtocolError
 from raft.membership import decode_configuration
 from store.features import FEATURES, FIRST_LEVEL, LEVEL_MAX, VERSION_LENGTH_MAX, UnknownFeatureLevel
@@ -29,8 +30,7 @@ MAX_FRAME_BYTES = 96 * 1024 * 1024
 """Maximum bytes of a frame: a record's payload is at most 64 MiB (docs/log-format.md); a larger frame is refused."""
 MAX_HEADER_BYTES = 8 * 1024 * 1024
 CHUNK_BYTES_MAX = 1024 * 1024
-"""Limit of a snapshot portion: a peer that sends more is refused. This node sends less (store/snapshots/snapshot.py).
-"""
+"""Limit of a snapshot portion that a peer sends; this node sends smaller ones (store/snapshots/snapshot.py)."""
 Natural = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 """Range of indexes and terms on disk; a term received in this range can still be raised there."""
 
@@ -43,7 +43,6 @@ ChainLink = tuple[Natural, Natural, Crc]
 
 Incarnation = Annotated[str, Meta(max_length=64)]
 """Incarnation of a data directory (cluster/process/data_directory.py)."""
-
 
 NAME_BYTES_MAX = 100
 Name = Annotated[str, Meta(max_length=NAME_BYTES_MAX)]
@@ -416,7 +415,10 @@ def decode(body: memoryview, header_length: int, header_crc: int) -> Message | A
     if not isinstance(message, AppendEntries):
         if len(body) != header_length:
             raise ProtocolError(f"{len(body) - header_length} bytes follow a message without payload")
+        if isinstance(message, Recall):
+            check_past(message.term, message.spoken_term, message.acked_term)
         return message
+    check_past(message.term, message.prev_term, message.commit_term)
     return Append(message, _decode_entries(message, body[header_length:]))
 
 

@@ -329,6 +329,10 @@ class RaftNode:
         except Exception as error:
             self._fail_with(error)
             raise
+        try:
+            self._raft.proposing.send()
+        except Exception as error:  # the entry may commit all the same: nobody is told an outcome any more
+            self._fail_with(error)
         self._log_sync.request()
         return index
 

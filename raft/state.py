@@ -7,12 +7,13 @@ Each field has one owner, the only part that changes it:
 * `log`: LogWriter appends and cuts (raft/entries/log_writer.py); a new leader's no-op comes from the library, by
   `journal`;
 * `membership`: LogWriter, when a configuration enters or leaves the log; SafeRaft, when one is committed;
-* `knowledge`: itself, by what the parts tell it.
+* `knowledge` and `distrust`: themselves, by what the parts tell them.
 
 A part keeps the state that belongs to it alone: pre-votes, the progress of followers, outcomes that are waited for.
 """
 
 from raft.config import RaftConfig
+from raft.distrust import Distrust
 from raft.journal import Journal
 from raft.knowledge import Knowledge
 from raft.library import PinnedSyncObj
@@ -31,6 +32,8 @@ class RaftState:
         self.membership = membership
         self.library = library
         self.knowledge = Knowledge(journal.watermarks)
+        self.distrust = Distrust()
+        """Counts what contradicts the entries that are committed here."""
         self._commit_term = 0, 0  # commit index and term, as of the last question
 
     # --- this node's place in the term ----------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 
 from raft.copies.own_copy import OwnCopy
-from raft.election.distrust import check_term
+from raft.distrust import check_term
 from raft.election.leadership import Leadership
 from raft.election.unsynced import Unsynced
 from raft.election.vacancy import Vacancy
@@ -58,8 +58,8 @@ class Election:
         """Term and index of a committed entry for want of which this node does not stand; None otherwise."""
         self.stood = self.won = 0
         """Elections for which this node has stood, and those that it has won, since its start."""
-        self._led_term = 0
-        """The last term that this node led since it started; no other node can lead that term."""
+        self._last_leader = 0, 0
+        """The last term in which this process heard of a leader or led, and that leader. A term has no other."""
         self._leader_contact = float("-inf")
         self._running_since = now()
         # Pre-votes are refused while a leader is alive, so asking early disturbs nothing; and after a power cut of all
@@ -107,16 +107,19 @@ class Election:
 
     def lead(self) -> None:
         """Note that this node leads the present term."""
-        self._led_term = self._state.term
+        self._last_leader = self._state.term, self._state.node_id
         self._vacancy.end()
 
     def follow(self, leader: int) -> None:
-        """Follow `leader`, which has spoken as the leader of the present term. Raises ProtocolError when this node
-        leads that term, or led it until it stepped down.
+        """Follow `leader`, which has spoken as the leader of the present term. Raises ProtocolError when another node,
+        or this one, leads that term, or led it until it fell silent or stepped down.
         """
-        library = self._library
-        if self._state.role == LEADER or library.term == self._led_term:
-            raise ProtocolError(f"node {leader} claims to lead term {library.term}, for which this node was elected")
+        library, own = self._library, self._state.node_id
+        term, known = (library.term, own) if self._state.role == LEADER else self._last_leader
+        if term == library.term and known != leader:
+            told = "for which this node was elected" if known == own else f"which node {known} leads"
+            raise ProtocolError(f"node {leader} claims to lead term {term}, {told}")
+        self._last_leader = library.term, leader
         library.become(FOLLOWER)
         self._pre_votes = None
         self._standing = library.transfer_in_progress
@@ -189,10 +192,12 @@ class Election:
             library.set_leader(None)  # whoever led cannot be heard; the election waits for somebody to ask
         elif is_due:
             standing, self._standing = self._standing, False
-            if standing and state.is_voter:
+            if standing and self._may_stand():
                 state.journal.become_voter()
                 election_allowed = True
             else:
+                if standing:
+                    library.end_transfer()
                 self._ask_for_pre_votes()
         library.tick(election_allowed=election_allowed)
 
@@ -241,6 +246,14 @@ class Election:
                 "before, and have to be emptied"
             )
         return ""
+
+    def _may_stand(self) -> bool:
+        """Return whether this node may raise its term and ask for votes: since a majority gave its word, or a leader
+        asked for it, this node may have learned that its copy differs or lacks something.
+        """
+        state = self._state
+        may_vote = self._may_vote(first_election=state.has_blank_log)
+        return state.is_voter and may_vote and self._may_lead() and not self._retired
 
     def _may_lead(self) -> bool:
         """Return whether this log has every entry that is known to be committed.

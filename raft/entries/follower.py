@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from raft.copies.new_disk import NewDisk
 from raft.copies.own_copy import OwnCopy
-from raft.election.distrust import Distrust
+from raft.distrust import LOST_ELSEWHERE
 from raft.election.election import Election
 from raft.entries.log_writer import LogWriter
 from raft.health.disk_health import DiskHealth
@@ -17,16 +17,10 @@ from raft.sender import Sender
 from raft.state import RaftState
 from store.log.differs import Difference
 from store.log.errors import DiskFull
-from store.log.record import KIND_CONFIG, Entry
+from store.log.record import GENESIS_INDEX, KIND_CONFIG, Entry
 
 log = logging.getLogger(__name__)
 
-LOST_ELSEWHERE = (
-    "The others went on without it: a disk of theirs was put back to an earlier state, or a majority lost its disks. "
-    "Nothing was cut. Keep this node stopped, copy its data directory aside, see with 'keelmqd log dump --data-dir DIR "
-    "--from-index {index}' what the others lack, and send that again; then empty the directory and start the node, "
-    "which the others fill"
-)
 ANSWERS_PER_HEARTBEAT = 4
 """The same answer to heartbeats is given this often at most in the time between two."""
 
@@ -55,7 +49,6 @@ class Follower:
         self._disks = disks
         self.on_written: Callable[[], None] = lambda: None
         """Called when the new entries of a message are written: their sync begins while they are checked."""
-        self._distrust = Distrust()
         self._known_committed = 0  # committed by the leader's word and matching here, but maybe not yet durable here
         self._is_full = False
         self._heartbeat_answered: tuple[int, AppendReply] | None = None
@@ -196,7 +189,7 @@ class Follower:
         state = self._state
         if entry.index <= state.log.base.index or state.log.term_at(entry.index) == entry.term:
             return True
-        if entry.index <= max(state.commit_index, self._known_committed):
+        if entry.index <= max(state.commit_index, self._known_committed, GENESIS_INDEX):
             self._refuse_to_cut(entry.index, state.term)
         log.info(
             "cutting the log from entry %d: the leader of term %d has another entry there", entry.index, state.term
@@ -205,8 +198,8 @@ class Follower:
         return False
 
     def _refuse_to_cut(self, index: int, term: int) -> None:
-        """Raises ProtocolError, or SafetyViolation when it goes on (raft/election/distrust.py)."""
-        self._distrust.contradicted(
+        """Raises ProtocolError, or SafetyViolation when it goes on (raft/distrust.py)."""
+        self._state.distrust.contradicted(
             f"the leader of term {term} has another entry at {index}, which is committed here. "
             + LOST_ELSEWHERE.format(index=index)
         )

@@ -27,7 +27,7 @@ class Proposing:
         self._waiting: dict[int, tuple[int, OnOutcome]] = {}  # index -> (term, who wants to know)
 
     def propose(self, payload: bytes, on_outcome: OnOutcome) -> int:
-        """Append an entry and send it; return its index. Leader only (row 16): raises NotLeader or NoLeader.
+        """Append an entry and return its index; `send` sends it. Leader only (row 16): raises NotLeader or NoLeader.
 
         `on_outcome(entry, result)` is called once: after apply, or with (None, UnknownOutcome) when leadership is
         lost first. The entry is not durable on return; the caller asks for a sync. Raises DiskFull with nothing
@@ -55,9 +55,15 @@ class Proposing:
             raise MembershipRefused(
                 "change_in_progress", "a leader must hand leadership over before it is removed; try again"
             )
-        index = self._propose(KIND_CONFIG, encode_configuration(configuration), on_outcome)
-        self._replication.send_heartbeats()  # to nodes that are new
-        return index
+        return self._propose(KIND_CONFIG, encode_configuration(configuration), on_outcome)
+
+    def send(self) -> None:
+        """Send the entry that was appended last. Raises SafetyViolation, which says nothing about the entry: whatever
+        is raised here, it may commit.
+        """
+        self._replication.send_appends()
+        if self._state.membership.index == self._state.log.last_index:
+            self._replication.send_heartbeats()  # to nodes that are new
 
     def _propose(self, kind: int, payload: bytes, on_outcome: OnOutcome) -> int:
         state = self._state
@@ -67,7 +73,6 @@ class Proposing:
         index = state.log.last_index + 1
         self._log_writer.append(Entry(payload, index, state.term, kind, -1))
         self._waiting[index] = (state.term, on_outcome)
-        self._replication.send_appends()
         return index
 
     def resolve(self, entries: Sequence[Entry], results: Sequence[Any]) -> None:

@@ -130,8 +130,8 @@ class TcpTransport(LanedSender, PeerTransport):
         self._membership = membership
         self._addresses = membership.addresses
         self._addresses.pop(self._config.node_id, None)
-        for peer in self._addresses:
-            self._guests.pop(peer, None)
+        for member in membership.settled.configuration.members:  # what is not committed may be taken back
+            self._guests.pop(member.node_id, None)
         if membership.current.find(self._config.node_id) is not None:
             self.removed_by = None
         for peer in [*self._senders]:

@@ -8,7 +8,8 @@ when the transfer begins, and again at the moment of the decision, whatever has 
 import logging
 from collections.abc import Callable
 
-from raft.errors import ProtocolError, SafetyViolation
+from raft.distrust import LOST_ELSEWHERE, Distrust
+from raft.errors import ProtocolError
 from raft.library import now
 from raft.messages import SnapshotAck, SnapshotAnswer, SnapshotBegin, SnapshotChunk, SnapshotEnd, SnapshotReject
 from store.errors import IndexDamaged
@@ -44,23 +45,25 @@ class SnapshotReceiver:
     """Owns the transfer that this node receives. The caller makes sure that messages come from the leader of the
     present term. Use it only on the event loop.
 
-    `applied_index()` is the last entry applied here. `on_decided()` is called when the node has to start again: from
-    then on the node must not promise anything.
+    `committed_index()` is the last entry known here to be committed, applied or not. `on_decided()` is called when the
+    node has to start again: from then on the node must not promise anything. `distrust` counts the contradictions.
     """
 
     def __init__(
         self,
         store: SnapshotStore,
         commit_log: CommitLog,
-        applied_index: Callable[[], int],
+        committed_index: Callable[[], int],
         send: Callable[[int, SnapshotAnswer], None],
         on_decided: Callable[[], None],
+        distrust: Distrust,
     ) -> None:
         self._store = store
         self._log = commit_log
-        self._applied_index = applied_index
+        self._committed_index = committed_index
         self._send = send
         self._on_decided = on_decided
+        self._distrust = distrust
         self._incoming: _Incoming | None = None
 
     @property
@@ -166,20 +169,23 @@ class SnapshotReceiver:
         self._on_decided()
 
     def _objection(self, message: SnapshotBegin) -> str | None:
-        """Return why the announced snapshot must not replace the own log and state, or None. Raises SafetyViolation
-        when the snapshot's base contradicts an applied entry.
+        """Return why the announced snapshot must not replace the own log and state, or None. Raises ProtocolError when
+        the snapshot's base contradicts a committed entry, or SafetyViolation (raft/distrust.py).
         """
-        own = self._log
+        own, committed_index = self._log, self._committed_index()
         if message.format != FORMAT.decode():
             return f"its format is {message.format!r}, this version reads {FORMAT.decode()!r}"
         if message.index < message.base_index or not message.base_index:
             return "it does not reach the beginning of its log"
-        if message.index < self._applied_index():
-            return f"it ends at entry {message.index}, {self._applied_index()} are applied here"
+        if message.index < committed_index:
+            return f"it ends at entry {message.index}, {committed_index} are committed here"
         base_index = message.base_index
         if own.base.index <= base_index <= own.last_index and own.term_at(base_index) != message.base_term:
-            if base_index <= self._applied_index():
-                raise SafetyViolation(f"entry {base_index} is applied here, and the leader has committed another")
+            if base_index <= committed_index:
+                self._distrust.contradicted(
+                    f"entry {base_index} is committed here, and the leader of term {message.term} has committed "
+                    "another. " + LOST_ELSEWHERE.format(index=base_index)
+                )
             return None
         return None if base_index > own.last_index else f"entry {base_index} is here"
 

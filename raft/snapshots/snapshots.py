@@ -33,6 +33,7 @@ RETRY_TIMEOUTS = 1
 PIN_TIMEOUTS = 60
 """Election timeouts since a peer's last progress for which the log stays for it after its snapshot."""
 PROGRESS_LOG_S = 5.0
+DIFFERS = "its copy differs from the others, and stays as it is until an operator has it rebuilt"
 
 
 class Pin(NamedTuple):
@@ -63,9 +64,10 @@ class Snapshots:
         lanes: Lanes,
         store: SnapshotStore | None,
         on_decided: Callable[[], None],
+        differs: Callable[[], bool],
     ) -> None:
         """`on_decided()` is called when a snapshot that arrived takes the place of this node's state: the node has to
-        start again, and nothing may leave it any more.
+        start again, and nothing may leave it any more. While `differs()`, none is taken.
         """
         self.on_leader: Callable[[int], None] = lambda _: None
         """Called with the peer that has spoken as the leader of the present term."""
@@ -78,6 +80,7 @@ class Snapshots:
         self._lanes = lanes
         self._store = store
         self._on_decided = on_decided
+        self._differs = differs
         self._senders: dict[int, SnapshotSender] = {}
         self._wanted: set[int] = set()
         self._not_before_s: dict[int, float] = {}
@@ -243,8 +246,9 @@ class Snapshots:
             return
         self.on_leader(peer)
         receiver = self._receiving_end()
-        if receiver is None:
-            self._sender.send(peer, SnapshotReject(state.term, message.transfer, "this node takes no snapshots"))
+        if receiver is None or self._differs():
+            reason = DIFFERS if self._differs() else "this node takes no snapshots"
+            self._sender.send(peer, SnapshotReject(state.term, message.transfer, reason))
             return
         match message:
             case SnapshotBegin():
@@ -258,6 +262,11 @@ class Snapshots:
         if self._receiver is None and self._store is not None:
             state = self._state
             self._receiver = SnapshotReceiver(
-                self._store, state.log, lambda: state.last_applied, self._sender.send, self._on_decided
+                self._store,
+                state.log,
+                lambda: max(state.last_applied, state.commit_index),
+                self._sender.send,
+                self._on_decided,
+                state.distrust,
             )
         return self._receiver

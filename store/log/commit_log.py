@@ -18,7 +18,16 @@ from store.log.disk import Disk, File
 from store.log.errors import DiskError, DiskFull, LogFailed, LogTruncated
 from store.log.places import LogPlaces
 from store.log.reader import LogReader
-from store.log.record import HEADER_BYTES, KIND_ENTRY, KIND_NOOP, KINDS, MAX_PAYLOAD_BYTES, Entry, encode_header
+from store.log.record import (
+    GENESIS_INDEX,
+    HEADER_BYTES,
+    KIND_ENTRY,
+    KIND_NOOP,
+    KINDS,
+    MAX_PAYLOAD_BYTES,
+    Entry,
+    encode_header,
+)
 from store.log.recovery import Recovered, recover
 from store.log.segment import SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
 from store.log.segment_files import cut_log, grow_active, prepare_segment, publish_segment, remove_segments, seal_active
@@ -220,7 +229,7 @@ class CommitLog:
         the disk fails. The caller must never truncate committed records.
         """
         self._raise_if_failed()
-        if not max(self.first_index, 2) <= index <= self.last_index + 1:
+        if not max(self.first_index, GENESIS_INDEX + 1) <= index <= self.last_index + 1:
             raise ValueError(f"cannot truncate from {index}: the log holds {self.first_index} to {self.last_index}")
         if index == self.last_index + 1:
             return

@@ -11,6 +11,8 @@ from store.log.disk import Buffer
 
 MAGIC = b"KMQR"
 VERSION = 1
+GENESIS_INDEX = 1
+"""Index of the record that every log begins with, a no-op of term 0."""
 KIND_ENTRY = 1
 KIND_NOOP = 2
 KIND_CONFIG = 3

@@ -18,6 +18,7 @@ import msgspec
 from crc32c import crc32c
 
 from store.log.disk import Disk, File
+from store.log.errors import DiskError
 
 FILE_NAME: Final = "watermarks"
 MAGIC: Final = b"KMQW"
@@ -84,12 +85,17 @@ class Watermarks:
 
     def note_cut(self, term: int) -> None:
         """Notes, durably on return, that the log is about to be cut in this term: records acknowledged in an earlier
-        term may be missing.
+        term may be missing. On a DiskError nothing is noted, and the next call tries again.
         """
-        if term != self.cut_term:
-            self.cut_term = term
+        if term == self.cut_term:
+            return
+        former, self.cut_term = self.cut_term, term
+        try:
             self._write_commits()
             self._file.fdatasync()
+        except DiskError:
+            self.cut_term = former
+            raise
 
     def note_marks(self, marks: Mapping[int, PeerMark]) -> None:
         """Writes the marks of the other nodes, by node id. Not durable on return. Raises ValueError beyond

@@ -172,7 +172,11 @@ class SafeMember:
             if entry is not None:
                 on_acknowledged()
 
-        self._drive(lambda: self.node.proposing.propose(payload, on_outcome))
+        def propose() -> None:
+            self.node.proposing.propose(payload, on_outcome)
+            self.node.proposing.send()
+
+        self._drive(propose)
 
     def compact(self) -> None:
         self.node.state.library.forceLogCompaction()

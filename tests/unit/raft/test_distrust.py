@@ -2,7 +2,7 @@
 
 import pytest
 
-from raft.election.distrust import CONTRADICTIONS_MAX, TERM_LEAP_MAX, Distrust, check_term
+from raft.distrust import CONTRADICTIONS_MAX, TERM_LEAP_MAX, Distrust, check_term
 from raft.errors import ProtocolError, SafetyViolation
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from raft.errors import NoLeader, NotLeader, RaftError, UnknownOutcome
+from raft.errors import NoLeader, NotLeader, RaftError, SafetyViolation, UnknownOutcome
 from raft.proposals import Applied
 from store.errors import Refused
 from store.log.errors import DiskFull
@@ -103,6 +103,29 @@ async def test_minority_takes_nothing(tmp_path: Path) -> None:
             await pending
         with pytest.raises(NoLeader):
             leader.node.propose(message("later"))
+
+
+async def test_nothing_is_answered_once_an_entry_is_in_the_log_and_cannot_be_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader's memory changed an entry, which it finds when it sends the next one. That one may commit by another
+    leader: to say that it was refused would be a lie.
+    """
+    async with cluster(3, tmp_path) as members:
+        leader = await leader_of(members)
+        await put_topic(leader)
+        await until(lambda: same_state(members))
+
+        def changed() -> None:
+            raise SafetyViolation("entry 3 differs from the record that was appended")
+
+        monkeypatch.setattr(leader.node._raft.replication, "send_appends", changed)
+        before = leader.log.last_index
+        pending = asyncio.ensure_future(leader.node.propose(message("b")))
+        await until(lambda: bool(leader.fatal))
+        assert leader.log.last_index == before + 1
+        assert await unanswered(pending)
+        pending.cancel()
 
 
 async def unanswered(pending: "asyncio.Future[Applied]") -> bool:

@@ -231,8 +231,9 @@ def test_nodes_that_were_removed_are_forgotten_when_others_need_the_room() -> No
         known.met(peer, "x" * 64)
         known.heard(peer, 1 << 60)
         known.acknowledged(peer, 1 << 60, 1 << 60)
-    assert known.recall(499 - MARKS_MAX, 1) is None
-    assert known.recall(500 - MARKS_MAX, 1) is not None
+    assert known.recall(499 - MARKS_MAX, 1 << 60) is None
+    assert known.recall(500 - MARKS_MAX, 1 << 60) is not None
+    assert known.recall(500 - MARKS_MAX, 1) is None, "this node cannot have heard that in its term"
     known.write(committed_index=1)
 
 

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 import store.snapshots.snapshot
+from raft.distrust import CONTRADICTIONS_MAX, Distrust
 from raft.errors import ProtocolError, SafetyViolation
 from raft.messages import SnapshotAck, SnapshotAnswer, SnapshotBegin, SnapshotChunk, SnapshotEnd, SnapshotReject
 from raft.snapshots.receiver import SnapshotReceiver
@@ -29,7 +30,7 @@ BASE = LogBase(4096, 40, 4)
 
 
 class Follower:
-    """A follower with a log of ten records of term 1, three of them applied, and a leader whose state is sent to it."""
+    """A follower with a log of ten records of term 1, three of them committed, and a leader that sends its state."""
 
     def __init__(self, tmp_path: Path, leader: Replica) -> None:
         self.disk: SimDisk = sim_disk()
@@ -37,14 +38,19 @@ class Follower:
         for index in range(2, 11):
             self.log.append(index, 1, KIND_ENTRY, b"own")
         self.log.sync()
-        self.applied = 3
+        self.committed = 3
         self.own = Replica(tmp_path / "index")
         self.places = IndexDirectories(str(tmp_path))
         store_ = SnapshotStore(self.disk, DATA, self.own.index, self.places)
         self.sent: list[SnapshotAnswer] = []
         self.decided = 0
         self.receiver = SnapshotReceiver(
-            store_, self.log, lambda: self.applied, lambda _, answer: self.sent.append(answer), self._decide
+            store_,
+            self.log,
+            lambda: self.committed,
+            lambda _, answer: self.sent.append(answer),
+            self._decide,
+            Distrust(),
         )
         self.leader = leader
 
@@ -151,13 +157,22 @@ def test_an_uncommitted_entry_in_the_place_of_the_base_does_not_keep_the_log(fol
 
 def test_another_committed_entry_in_the_place_of_the_base_stops_the_node(follower: Follower) -> None:
     begin = follower.begin(LogBase(4096, 3, 4))[0]
-    with pytest.raises(SafetyViolation, match="entry 3 is applied here"):
+    for _ in range(CONTRADICTIONS_MAX - 1):  # one forged message is no reason to stop
+        with pytest.raises(ProtocolError, match="entry 3 is committed here"):
+            follower.give(begin)
+    with pytest.raises(SafetyViolation, match="entry 3 is committed here"):
         follower.give(begin)
 
 
+def test_what_is_committed_and_not_applied_yet_counts_as_well(follower: Follower) -> None:
+    follower.committed = 10
+    with pytest.raises(ProtocolError, match="entry 10 is committed here"):
+        follower.give(follower.begin(LogBase(4096, 10, 4))[0])
+
+
 def test_a_state_that_is_behind_the_own_is_refused(follower: Follower) -> None:
-    follower.applied = follower.leader.machine.applied_index + 1
-    assert "are applied here" in refusal(follower.give(follower.begin()[0]))
+    follower.committed = follower.leader.machine.applied_index + 1
+    assert "are committed here" in refusal(follower.give(follower.begin()[0]))
 
 
 def test_a_state_that_another_version_wrote_is_refused(follower: Follower) -> None:

@@ -18,6 +18,7 @@ from raft.node import RaftNode
 from raft.storage import Storage
 from store.index.index import Index
 from store.log.commit_log import CommitLog
+from store.log.differs import Difference
 from store.log.hard_state import HardState
 from store.log.watermarks import Watermarks
 from store.snapshots.install import IndexDirectories, SnapshotStore, finish_install
@@ -142,6 +143,21 @@ async def test_a_node_that_was_away_for_long_is_sent_the_state(tmp_path: Path) -
         assert away.machine.max_offset("orders", 0) == 60
         await fill(members, 60, 5)
         await until(lambda: same_state(list(members)))
+        assert [member.fatal for member in members] == [[], [], []]
+
+
+async def test_a_node_that_differs_keeps_its_copy_for_whoever_looks_for_the_cause(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as members:
+        leader = await leader_with_topic(members)
+        away = other_than(members, leader)
+        await away.stop()
+        await fill(members, 0, 60)
+        cut_all(members)
+        await away.start()
+        away.node.replicas.difference = Difference(2, 1, records=True)
+        await until(lambda: any(each.node.snapshot_counts.aborted for each in members if each is not away))
+        assert away.installed == 0
+        assert away.log.first_index == 1
         assert [member.fatal for member in members] == [[], [], []]
 
 

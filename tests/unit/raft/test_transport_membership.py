@@ -46,6 +46,24 @@ async def test_an_empty_node_that_joins_hears_anybody_of_the_cluster() -> None:
         assert two.removed_by is None
 
 
+async def test_an_empty_node_answers_also_when_the_change_that_added_it_is_taken_back() -> None:
+    """The leader that added it was deposed first; the next one has to fill it, and needs its answers."""
+    first, second = two_nodes()
+    joins = msgspec.structs.replace(without_peers(second), joins=True)
+    async with running(first, joins) as [(one, got_one), (two, got_two)]:
+        await until(lambda: got_one.connected == {2} and got_two.connected == {1})
+        membership = Membership(InForce(0, Configuration()))
+        membership.append(50, configuration(first, second))
+        two.set_membership(membership)
+        assert membership.truncate_from(50)
+        two.set_membership(membership)
+        await until(lambda: got_one.connected == {2} and got_two.connected == {1})
+        assert one.send(2, TimeoutNow(7))
+        await until(lambda: (1, TimeoutNow(7)) in got_two.messages)
+        assert two.send(1, TimeoutNow(8))
+        await until(lambda: (2, TimeoutNow(8)) in got_one.messages)
+
+
 async def test_who_was_removed_is_disconnected_and_told() -> None:
     first, second = two_nodes()
     async with running(first, second) as [(one, got_one), (two, got_two)]:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from store.log.errors import DiskFull
@@ -127,3 +129,20 @@ def test_a_sync_that_fails_is_not_swallowed() -> None:
     disk.lose_power()
     with pytest.raises(PowerLost):
         watermarks.sync()
+
+
+def test_a_cut_that_was_not_noted_is_noted_by_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a power loss would make the node take its own cut for something that its disk forgot."""
+    disk = sim_disk()
+    watermarks = Watermarks.open(disk, "/data")
+    with monkeypatch.context() as full:
+        full.setattr(type(watermarks._file), "pwrite", no_room)
+        with pytest.raises(DiskFull):
+            watermarks.note_cut(4)
+    watermarks.note_cut(4)
+    disk.lose_power()
+    assert Watermarks.open(disk, "/data").cut_term == 4
+
+
+def no_room(_file: object, _data: bytes, _position: int) -> None:
+    raise DiskFull("write", PATH, errno.ENOSPC, "no space left")
