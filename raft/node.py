@@ -67,11 +67,12 @@ class RaftNode:
         """What an entry proposed now would be stamped with."""
         journal = Journal(storage.log, storage.hard_state, state_machine.applied_index, storage.watermarks)
         journal.opening = name.opening
+        self._applying = Applying(state_machine, clock.worked_s)
         self._raft = SafeRaft(
             config,
             journal,
             self._transport,
-            Applying(state_machine, clock.worked_s),
+            self._applying,
             state_machine.applied_index,
             membership,
             storage.snapshots,
@@ -91,6 +92,7 @@ class RaftNode:
         self._transport.on_outdated = self._fail_with
         events.on_feature_level(membership.current.level)
         self.disks, self.presence, self.leadership = self._raft.disks, self._raft.presence, self._raft.leadership
+        self.disks.index_waits_since = self._applying.waiting_since
         self.election, self.vacancy = self._raft.election, self._raft.vacancy
         self.replicas = self._raft.own_copy.compare_replicas(state_machine.history, storage.differs)
         """Whether this replica differs from the others, or others do (raft/copies/replicas.py)."""
@@ -413,7 +415,7 @@ class RaftNode:
             self._log_sync.request()
         if self._state.last_applied != applied_before:
             self._applied_listeners.tell()
-        if self._raft.applier.has_unapplied:
+        if self._raft.applier.has_unapplied and not self._applying.waits_for_index:
             self._go_on_soon()
         self._commit_notice.soon()
 

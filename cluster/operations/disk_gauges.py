@@ -27,7 +27,7 @@ def disk_gauges(core: Core) -> Iterator[Metric]:
     yield gauge("keelmq_index_flushes_running", "Flushes of the index under way", index.running_flushes)
     yield gauge(
         "keelmq_index_writes_stopped",
-        "1 while RocksDB stops all writes; a node that writes then stands, and shows nothing",
+        "1 while RocksDB stops all writes, and entries wait to be applied",
         index.is_write_stopped,
     )
     yield gauge(
@@ -37,7 +37,7 @@ def disk_gauges(core: Core) -> Iterator[Metric]:
     )
     stalls = CounterMetricFamily(
         "keelmq_index_stalls",
-        "How often RocksDB has stopped all writes, or begun to delay them; while they are stopped, the node stands",
+        "How often RocksDB has stopped all writes, or begun to delay them",
         labels=["kind"],
     )
     stalls.add_metric(["stop"], index.write_stops)

@@ -54,6 +54,8 @@ class DiskHealth:
         """Returns since when (s) the log waits for the disk without progress; None while it does not wait. Set by the
         owner.
         """
+        self.index_waits_since: Callable[[], float | None] = lambda: None
+        """The same for the index, which takes no writes while its flushes do not keep up."""
         self.has_news = False
         """True when the other nodes should be told at once."""
         self.on_log_full: Callable[[], None] = lambda: None
@@ -87,8 +89,8 @@ class DiskHealth:
         )
 
     def _sync_ms(self) -> float | None:
-        since_s = self.unsynced_since()
-        waited_ms = 0.0 if since_s is None else (now() - since_s) * 1000
+        waiting_s = [since_s for since_s in (self.unsynced_since(), self.index_waits_since()) if since_s is not None]
+        waited_ms = (now() - min(waiting_s)) * 1000 if waiting_s else 0.0
         if not self._syncs_ms or now() - self._synced_at_s > SYNCS_COUNT_FOR_S:
             return waited_ms or None
         return max(statistics.median_low(self._syncs_ms), waited_ms)

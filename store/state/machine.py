@@ -168,6 +168,8 @@ class StateMachine(Queries):
         """Index of the last entry of whose effects queries see some: above `applied_index` while one is half done."""
         self._paused: Steps[list[list[Result | Refused]]] | None = None
         self._has_paused = False
+        self.waits_for_index = False
+        """True while the index takes no writes, and apply is called in vain: look again after a while."""
         self._may_go_on: Callable[[], bool] = lambda: True
         self.history = StateHistory(_digest(applied))
         self._log_times = tables.log_times
@@ -242,17 +244,17 @@ class StateMachine(Queries):
 
         `may_go_on()` is called after each entry: if it returns False, or if WRITTEN_ROWS_MAX rows have changed, the
         remaining entries are not applied, and the results are those of the first entries. It is also called within
-        work that takes long, which pauses if it returns False: then there are no results yet, and the next call, with
-        the same first entries, goes on there and ends with that entry. One index write holds all effects and the new
-        `applied_index`; it is not durable on return. Raises ValueError when the entries do not continue at
-        `applied_index + 1` or are not entries.
+        work that takes long, which pauses if it returns False, or while the index takes no writes: then there are no
+        results yet, and the next call, with the same first entries, goes on there and ends with that entry. One index
+        write holds all effects and the new `applied_index`; it is not durable on return. Raises ValueError when the
+        entries do not continue at `applied_index + 1` or are not entries.
         """
         self._may_go_on = may_go_on
         self._has_paused = self._paused is not None
         self._paused = steps = self._paused or self._apply_in_steps(entries)
         try:
             next(steps)
-            while may_go_on():
+            while may_go_on() and not self.waits_for_index:
                 next(steps)
         except StopIteration as end:
             self._paused = None
@@ -274,9 +276,17 @@ class StateMachine(Queries):
         if results:
             if self._index.staged_rows > ITEMS_PER_STEP:
                 yield from self._index.prepare_commit()
+            yield from self._wait_for_index()
             self._commit()
             self._flush_sometimes(entries[0], entries[len(results) - 1], len(results))
         return results
+
+    def _wait_for_index(self) -> Steps[None]:
+        """Pause until the index takes writes: it would hold the loop, and with it votes and heartbeats, until then."""
+        while self._index.is_write_stopped:
+            self.waits_for_index = True
+            yield
+        self.waits_for_index = False
 
     def _apply_entry(self, entry: Entry) -> Steps[list[Result | Refused]]:
         applied = self._applied

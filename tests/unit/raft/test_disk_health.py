@@ -113,6 +113,19 @@ def test_a_disk_that_hangs_is_slow_before_its_sync_has_ended(time: Time) -> None
     assert health.report().sync_ms == 2_000
 
 
+def test_so_is_one_at_which_the_index_takes_no_writes(time: Time) -> None:
+    health = health_of()
+    syncs(health, 1)
+    begun_s = time.now_s
+    health.index_waits_since = lambda: begun_s
+    for peer in (2, 3):
+        health.hear(peer, disk_of(1))
+    time.now_s += 2
+    assert health.slow() == {1}
+    health.index_waits_since = lambda: None
+    assert health.slow() == set()
+
+
 def test_a_report_counts_for_some_intervals(time: Time) -> None:
     health = health_of()
     health.hear(2, disk_of(is_low=True))

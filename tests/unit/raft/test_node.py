@@ -15,6 +15,7 @@ from store.log.errors import DiskFull
 from tests.patience import PATIENCE_S
 from tests.unit.raft.members import Member, cluster, leader_of, message, propose_until_accepted, put_topic, same_state
 from tests.unit.raft.test_transport import until
+from tests.unit.store.stopped_index import go_on, stop_writes
 
 QUIET_S = 0.3
 """Seconds without an event after which we believe that it does not come: three heartbeats."""
@@ -338,3 +339,35 @@ async def test_a_removal_that_never_commits_cuts_no_node_off(tmp_path: Path) -> 
         await three.stop()
         applied = await propose_until_accepted([one, two], lambda: message("after"))
         assert applied.result.results[0].offset == 3
+
+
+async def test_a_node_whose_index_takes_no_writes_goes_on_with_everything_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RocksDB stops writes while its flushes do not keep up: the loop stood, and with it votes and heartbeats."""
+    async with cluster(3, tmp_path) as members:
+        leader = await leader_of(members)
+        await put_topic(leader)
+        await until(lambda: same_state(members))
+        follower = next(each for each in members if each is not leader)
+        stop_writes(follower.index)
+        applied_before = follower.node.applied_index
+        for number in range(5):
+            await leader.node.propose(message(f"b{number}"))
+        await until(lambda: follower.log.synced_index == leader.log.last_index)
+        await until(lambda: follower.node.commit_index == leader.node.commit_index)
+        assert follower.node.applied_index == applied_before
+        assert follower.node.disks.report().sync_ms is not None
+        assert leader.node.is_leader
+        steps, step = [0], follower.node._raft.step
+
+        def counted() -> None:
+            steps[0] += 1
+            step()
+
+        monkeypatch.setattr(follower.node._raft, "step", counted)
+        monkeypatch.setattr(follower.node, "_go_on_soon", lambda: pytest.fail("it looks again with each turn"))
+        await until(lambda: steps[0] >= 3)
+        monkeypatch.undo()
+        go_on(follower.index)
+        await until(lambda: same_state(members))

@@ -31,6 +31,7 @@ from store.state.machine import SMALL_PER_STEP, StateMachine
 from store.steps import ITEMS_PER_STEP
 from tests.unit.store.counted_work import work_of
 from tests.unit.store.replica import Replica, dump, header, prepare, produce
+from tests.unit.store.stopped_index import go_on, stop_writes
 from tests.versions import golden_log
 
 FEW, MANY = 4, 64
@@ -348,3 +349,19 @@ def test_a_message_is_found_by_its_id_once_it_is_visible(replica: Replica) -> No
             assert all(replica.machine.message_places("orders", each, 1) for each in (ids[0], ids[-1]))
     assert visible.count(True) > 0
     assert visible.count(False) > 0
+
+
+def test_apply_waits_for_an_index_that_takes_no_writes(replica: Replica) -> None:
+    """RocksDB would hold the thread, and with it the loop of the node, until its flushes have kept up."""
+    replica.one(PutTopic("orders", 1))
+    written = replica.machine.flush()
+    stop_writes(replica.index)
+    entry = replica.log.append(replica.now_ms, [PutTopic("items", 1)])
+    for _ in range(3):
+        assert replica.machine.apply([entry]) == []
+        assert replica.machine.waits_for_index
+    assert replica.machine._written_index == written
+    go_on(replica.index)
+    assert len(replica.machine.apply([entry])) == 1
+    assert not replica.machine.waits_for_index
+    assert replica.machine.flush() == written + 1
