@@ -2,13 +2,16 @@
 
 import asyncio
 import base64
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 import cluster.groups.pop_api
 from cluster.budgets.pace import Pace
+from cluster.core.outcomes import unless_left
 from cluster.limits import POP_ACKS_MAX, POP_INVISIBLE_MS_MAX, POP_MESSAGES_MAX
+from raft.errors import NoLeader
+from raft.proposals import Applied, Proposed
 from store.commands.topics import DeleteTopic, PutTopic
 from tests.unit.cluster.conftest import START_MS, Answer, Node
 
@@ -109,6 +112,52 @@ async def test_a_pop_waits_for_a_message_and_one_of_several_gets_it(node: Node) 
     for task in left:
         task.cancel()
     await asyncio.gather(*left, return_exceptions=True)
+
+
+async def test_what_was_popped_for_a_client_that_is_gone_comes_again_at_once(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock stands, so no lease ends."""
+    begun = asyncio.Event()
+
+    async def view(*_: Any) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cluster.groups.pop_api.PopApi, "_view", view)
+        popping = asyncio.create_task(pop(node, max_messages=2))
+        await begun.wait()
+        popping.cancel()
+        await asyncio.gather(popping, return_exceptions=True)
+
+    async def none_is_held() -> bool:
+        found = await progress(node)
+        return bool(found["held"] == 0 and found["offset"] == 2)
+
+    await node.wait(none_is_held)
+    attempts = {each["message_id"]: each["attempt"] for each in await pop(node)}
+    assert attempts == {"o-0": 1, "o-1": 1, "o-2": 0, "o-3": 0, "o-4": 0}
+
+
+async def test_a_proposal_whose_caller_is_gone_is_withdrawn_or_its_result_told() -> None:
+    told: list[Any] = []
+
+    async def left(*, is_in_log: bool) -> Proposed:
+        proposed = Proposed()
+        proposed.is_in_log = is_in_log
+        waiting = asyncio.create_task(unless_left(proposed, told.append))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        return proposed
+
+    assert (await left(is_in_log=False)).cancelled()
+    failed = await left(is_in_log=True)
+    failed.set_exception(NoLeader("the leader is gone"))
+    (await left(is_in_log=True)).set_result(cast("Applied", "popped"))
+    await asyncio.sleep(0)
+    assert told == ["popped"]
 
 
 async def test_only_what_is_asked_for_is_handed_out(node: Node) -> None:
