@@ -239,7 +239,9 @@ class Core:
         Overloaded when the client has given up.
         """
         timeout_s = self._timeout_s()
-        self._require_disk()
+        full = self.why_no_room() is not None
+        if full and not any(self._makes_room(each.command) for each in proposals):
+            self._require_disk()
         self.require_leader()
         begun_s, sender = time.perf_counter(), time_shares.sender()
         futures: list[Proposed] = []
@@ -249,6 +251,8 @@ class Core:
                 if (before := self._carried_out(proposal.command, proposal.blocks)) is not None:
                     settled[ordinal] = before
                     continue
+                if full and not self._makes_room(proposal.command):
+                    self._require_disk()
                 require_capacity(self.config, self.state, proposal.command)
                 futures.append(self.raft.propose(self._weighed(proposal), sender))
             except Exception as error:
