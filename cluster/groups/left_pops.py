@@ -1,7 +1,8 @@
 """Gives back messages that were popped for clients that went away before they were answered.
 
 Nobody can acknowledge them: without this they would wait until their time is over. A worker that is closed leaves a pop
-under way.
+under way. They come again after the group's backoff: at once, clients that do not wait for a slow cluster would use up
+the attempts of messages that no handler has seen.
 """
 
 import asyncio
@@ -46,7 +47,7 @@ class LeftPops:
         left, self._left = self._left, {}
         for group, handles in left.items():
             for begin in range(0, len(handles), POP_MESSAGES_MAX):
-                give_back = partial(ChangeInvisible, group, invisible_ms=0, reason=REASON)
+                give_back = partial(ChangeInvisible, group, invisible_ms=None, reason=REASON)
                 commands = [give_back(handle=each) for each in handles[begin : begin + POP_MESSAGES_MAX]]
                 # What is refused, or fails with its leader, comes when its time is over.
                 for outcome in await self._core.propose_all([Proposal(each) for each in commands]):

@@ -310,8 +310,14 @@ class PopApi:
     async def _propose(self, command: Pop) -> Popped:
         place = (command.group, command.topic)
         self._asked[place] += command.max_messages
+        is_gone = False
         try:
-            applied = await self._core.propose(command, on_left=lambda applied: self._left.note(applied.result))
+            applied = await self._core.propose(
+                command, on_left=lambda applied: self._left.note(applied.result) if is_gone else None
+            )
+        except asyncio.CancelledError:  # not after its time-out, of which the client is told
+            is_gone = True
+            raise
         finally:
             self._asked[place] -= command.max_messages
             if not self._asked[place]:
