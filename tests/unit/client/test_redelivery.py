@@ -146,7 +146,7 @@ def test_topics_of_groups_are_the_brokers_own() -> None:
 def test_a_message_that_was_removed_meanwhile_does_not_hold_up_its_queue(
     caplog: pytest.LogCaptureFixture, at_once: int
 ) -> None:
-    """By its retention or a purge: it cannot be given back, and trying again for ever would stop the queue."""
+    """Retention or a purge has removed it: trying again for ever would stop the queue."""
 
     async def main() -> None:
         group = ScriptedGroup(queues=1)
