@@ -145,9 +145,10 @@ class GroupMember:
         try:
             await self._give_back(messages, failure)
         except OffsetOutOfRange as exc:
-            if len(messages) > 1:  # all or none: the others are there
-                for message in messages:
-                    await self.give_back([message], failure)
+            if len(messages) > 1:  # all or none, and the first ones are removed: the others are found in a few steps
+                half = len(messages) // 2
+                for part in (messages[:half], messages[half:]):
+                    await self.give_back(part, failure)
                 return
             place = (messages[0].topic, messages[0].queue, messages[0].offset)
             log.error("%s/%d: the message at offset %d is removed, and cannot be given back: %s", *place, exc)
