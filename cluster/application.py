@@ -70,6 +70,7 @@ class Services:
         self.alarms = Alarms(core)
         self._checks = CheckApi(core, webhooks)
         self.groups = GroupCoordinator(core)
+        self._pops = PopApi(core)
         self._backups = BackupApi(core)
         self._timers = TimerService(core)
         self._retention = RetentionService(core)
@@ -120,7 +121,7 @@ class Services:
             *self._checks.routes(),
             *self.groups.routes(),
             *RetryApi(self.core).routes(),
-            *PopApi(self.core).routes(),
+            *self._pops.routes(),
             *self._cluster.routes(),
             *MemberApi(self.core).routes(),
             *JoinApi(self.core).routes(),
@@ -149,6 +150,7 @@ class Services:
     def start(self) -> None:
         self._checks.start()
         self.groups.start()
+        self._pops.start()
         self._timers.start()
         self._retention.start()
         self._leadership_guard.start()
@@ -165,6 +167,7 @@ class Services:
         await self._retention.stop()
         await self._timers.stop()
         await self.groups.stop()
+        await self._pops.stop()
         await self.core.raft.stop()
         await self._checks.stop()
         self._backups.stop()

@@ -68,6 +68,10 @@ def _require_undecided(config: NodeConfig, state: StateMachine, command: Prepare
     if count >= config.max_undecided_transactions and state.transaction(command.transaction_id) is None:
         detail = f"{count} transactions are undecided: decide some, and send the request again"
         raise _full("too_many_transactions", detail, config.max_undecided_transactions)
+    # A commit is never refused, so the delayed messages of a transaction are counted when it is prepared.
+    too_many = state.timers_pending >= config.max_timers and any(each.is_delayed for each in command.batches)
+    if too_many and state.transaction(command.transaction_id) is None:
+        raise _too_many_timers(config, state)
 
 
 def _require_members(config: NodeConfig, members: Collection[str], command: JoinGroup) -> None:
@@ -79,10 +83,14 @@ def _require_members(config: NodeConfig, members: Collection[str], command: Join
 def _require_timers(config: NodeConfig, state: StateMachine, command: Produce) -> None:
     if state.timers_pending < config.max_timers:
         return
-    delayed = [each for each in command.batches if each.delay_ms is not None or each.deliver_at_ms is not None]
+    delayed = [each for each in command.batches if each.is_delayed]
     if not all(state.knows_batch(each.topic, each.batch_id) for each in delayed):
-        detail = f"{state.timers_pending} delayed batches are pending: send the request again when some were delivered"
-        raise _full("too_many_timers", detail, config.max_timers)
+        raise _too_many_timers(config, state)
+
+
+def _too_many_timers(config: NodeConfig, state: StateMachine) -> Problem:
+    detail = f"{state.timers_pending} delayed batches are pending: send the request again when some were delivered"
+    return _full("too_many_timers", detail, config.max_timers)
 
 
 def _full(code: str, detail: str, limit: int) -> Problem:

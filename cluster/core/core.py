@@ -22,7 +22,7 @@ from cluster.core.entry_work import further_work_bytes
 from cluster.core.log_pins import LogPins
 from cluster.core.log_reads import LogReads
 from cluster.core.long_poll import AppliedWaiters
-from cluster.core.outcomes import late, outcome_of, until_settled
+from cluster.core.outcomes import late, outcome_of, unless_left, until_settled
 from cluster.core.reader_threads import ReaderThreads
 from cluster.limits import RESPONSE_BYTES_MAX
 from cluster.metrics import Metrics
@@ -190,10 +190,15 @@ class Core:
 
     @counting_refusals
     async def propose(
-        self, command: Command, blocks: Sequence[bytes] = (), *, by: web.Request | None = None
+        self,
+        command: Command,
+        blocks: Sequence[bytes] = (),
+        *,
+        by: web.Request | None = None,
+        on_left: Callable[[Applied], None] | None = None,
     ) -> Applied:
         """Propose a command and return its outcome, once it is fsynced on a majority and applied on this node. The
-        entry names the principal of the request `by`.
+        entry names the principal of the request `by`. `on_left` gets the outcome when nobody waits for it any more.
 
         A large command that was applied before returns its former outcome at once. Raises NotLeader, NoLeader,
         Overloaded, Refused, Problem disk_full or the problems of require_capacity; nothing was changed then. After
@@ -213,7 +218,7 @@ class Core:
         )
         try:
             async with asyncio.timeout(timeout_s):
-                applied = await proposed
+                applied = await (proposed if on_left is None else unless_left(proposed, on_left))
         except TimeoutError:
             raise late(proposed, timeout_s) from None
         finally:
@@ -234,7 +239,9 @@ class Core:
         Overloaded when the client has given up.
         """
         timeout_s = self._timeout_s()
-        self._require_disk()
+        full = self.why_no_room() is not None
+        if full and not any(self._makes_room(each.command) for each in proposals):
+            self._require_disk()
         self.require_leader()
         begun_s, sender = time.perf_counter(), time_shares.sender()
         futures: list[Proposed] = []
@@ -244,6 +251,8 @@ class Core:
                 if (before := self._carried_out(proposal.command, proposal.blocks)) is not None:
                     settled[ordinal] = before
                     continue
+                if full and not self._makes_room(proposal.command):
+                    self._require_disk()
                 require_capacity(self.config, self.state, proposal.command)
                 futures.append(self.raft.propose(self._weighed(proposal), sender))
             except Exception as error:

@@ -1,7 +1,7 @@
 """The outcome of a proposal that was waited for, as an answer to the client."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from raft.errors import Overloaded, UnknownOutcome
@@ -21,6 +21,25 @@ async def until_settled(futures: Sequence[Proposed], timeout_s: float) -> None:
         if left_s <= 0:
             return
         await asyncio.wait((future,), timeout=left_s)
+
+
+async def unless_left(proposed: Proposed, on_left: Callable[[Applied], None]) -> Applied:
+    """Return the outcome of a proposal. If the caller is cancelled before, the proposal is withdrawn, or `on_left` gets
+    its result once there is one: it may be in the log.
+    """
+    try:
+        return await asyncio.shield(proposed)
+    except asyncio.CancelledError:
+        if proposed.is_in_log:
+            proposed.add_done_callback(lambda done: _tell(done, on_left))
+        else:
+            proposed.cancel()
+        raise
+
+
+def _tell(done: asyncio.Future[Applied], on_left: Callable[[Applied], None]) -> None:
+    if not done.cancelled() and done.exception() is None:
+        on_left(done.result())
 
 
 def outcome_of(future: Proposed, timeout_s: float) -> Applied | Exception:

@@ -19,6 +19,7 @@ from msgspec import UNSET, Meta, UnsetType
 from cluster.budgets.pace import Pace
 from cluster.core.core import Core
 from cluster.filters.selection import Selects
+from cluster.groups.left_pops import LeftPops
 from cluster.groups.subscriptions import pop_filter
 from cluster.http.app import json_response, read_json
 from cluster.http.requests import (
@@ -145,6 +146,7 @@ class PopApi:
         self._asked: Counter[GroupTopic] = Counter()
         """Number of messages that pops under way have asked for: no other pop asks for the same messages meanwhile."""
         self._filtering: WeakValueDictionary[GroupTopic, asyncio.Lock] = WeakValueDictionary()
+        self._left = LeftPops(core)
 
     def routes(self) -> list[Route]:
         pop = "/v1/groups/{group}/pop"
@@ -195,6 +197,12 @@ class PopApi:
             ),
         ]
 
+    def start(self) -> None:
+        self._left.start()
+
+    async def stop(self) -> None:
+        await self._left.stop()
+
     async def pop(self, request: web.Request) -> web.Response:
         core, loop = self._core, asyncio.get_running_loop()
         core.require_leader()
@@ -216,7 +224,11 @@ class PopApi:
         while True:
             popped = await self._try(command, selects)
             if popped is not None and popped.messages:
-                return json_response(await self._view(popped))
+                try:
+                    return json_response(await self._view(popped))
+                except asyncio.CancelledError:
+                    self._left.note(popped)
+                    raise
             left_s = ends_s - loop.time()
             if left_s <= 0 or core.waiters.closed:
                 return json_response(PopView(messages=[]))
@@ -298,8 +310,14 @@ class PopApi:
     async def _propose(self, command: Pop) -> Popped:
         place = (command.group, command.topic)
         self._asked[place] += command.max_messages
+        is_gone = False
         try:
-            applied = await self._core.propose(command)
+            applied = await self._core.propose(
+                command, on_left=lambda applied: self._left.note(applied.result) if is_gone else None
+            )
+        except asyncio.CancelledError:  # not after its time-out, of which the client is told
+            is_gone = True
+            raise
         finally:
             self._asked[place] -= command.max_messages
             if not self._asked[place]:

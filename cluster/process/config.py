@@ -342,10 +342,10 @@ class NodeConfig(CredentialOptions, frozen=True, kw_only=True, forbid_unknown_fi
         ),
     ] = 10_000
     check_immunity_ms: Annotated[
-        int, Meta(ge=0, description="Age before which a half transaction gets no check; a transaction may override it.")
+        int, Meta(ge=0, description="Age before which a half is not checked, unless it names one itself; 7d at most.")
     ] = 6_000
     check_interval_ms: Annotated[
-        Positive, Meta(description="Time between two checks of one transaction, and for a check's answer.")
+        Positive, Meta(description="Time between two checks of a transaction, and for a check's answer; 7d at most.")
     ] = 30_000
     check_max: Annotated[
         int, Meta(ge=1, le=1000, description="Number of delivered checks after which a transaction is discarded.")

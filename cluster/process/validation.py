@@ -9,6 +9,7 @@ from cluster.process.http_tls import validate_http_tls
 from cluster.process.oidc import is_url, oidc_settings
 from cluster.process.quota_file import read_quotas
 from cluster.process.trust import validate_trust, webhook_secrets
+from store.limits import CHECK_AFTER_MAX_MS
 
 
 def validate(config: NodeConfig) -> NodeConfig:
@@ -32,6 +33,9 @@ def validate(config: NodeConfig) -> NodeConfig:
         raise ConfigError(
             "max_in_flight_bytes: must be at least max_request_bytes, or the largest request never passes"
         )
+    for name in ("check_immunity_ms", "check_interval_ms"):  # apply refuses more
+        if getattr(config, name) > CHECK_AFTER_MAX_MS:
+            raise ConfigError(f"{name}: {getattr(config, name)} is more than 7 days, {CHECK_AFTER_MAX_MS}; lower it")
     validate_trust(config)
     validate_http_tls(config)
     if config.quota_file is not None:

@@ -117,6 +117,7 @@ class TransactionApi:
                     "batch_too_large",
                     "idempotency_conflict",
                     "too_many_transactions",
+                    "too_many_timers",
                     *WRITE_ERRORS,
                 ),
                 redirects=True,

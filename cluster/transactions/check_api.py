@@ -90,7 +90,7 @@ class CheckApi:
         self._webhooks = webhooks
         self._slots = WebhookSlots()
         self._allowed = AllowedUrls.of(core.config)
-        self.service = CheckService(core, self._send_webhook)
+        self.service = CheckService(core, self._send_webhook, self._slots)
 
     def routes(self) -> list[Route]:
         group = "/v1/producer-groups/{group}"
@@ -250,7 +250,8 @@ class CheckApi:
             logger.exception("the check of %s failed", check.transaction_id)
         finally:
             again_at_ms = None
-            if not answered:
+            # The failure of a URL that the group has no more keeps the next one, or polls, waiting for nothing.
+            if not answered and self._core.state.check_url(check.producer_group) == url:
                 self.service.postpone(check.transaction_id, WEBHOOK_RETRY_MS)
                 again_at_ms = self._core.now_ms() + WEBHOOK_RETRY_MS
             self._slots.free(check.transaction_id, check.producer_group, again_at_ms)

@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Container, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -88,12 +88,13 @@ class CheckService:
     """Hands out due checks to polls and webhooks. Use on the event loop only.
 
     `send_webhook` starts delivering a check to a URL, or returns False when it cannot do so now. It keeps account of
-    the checks under way to webhooks, calls `delivered` or `postpone` for each, and `nudge` at the end.
+    the checks under way to webhooks, `at_webhooks`, calls `delivered` or `postpone` for each, and `nudge` at the end.
     """
 
-    def __init__(self, core: Core, send_webhook: Callable[[DueCheck, str], bool]) -> None:
+    def __init__(self, core: Core, send_webhook: Callable[[DueCheck, str], bool], at_webhooks: Container[str]) -> None:
         self._core = core
         self._send_webhook = send_webhook
+        self._at_webhooks = at_webhooks
         self._pollers: dict[str, list[Poller]] = {}
         self._served: dict[Poller, None] = {}
         """Polls that have got checks in this scan."""
@@ -286,6 +287,8 @@ class CheckService:
             else:
                 self._passed_by = True
             return
+        if check.transaction_id in self._at_webhooks:
+            return  # the group had a URL when it was sent: the answer is awaited
         poller = self._choose(check, now_ms)
         if poller is not None:
             self._pace.take()

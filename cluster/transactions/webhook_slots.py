@@ -36,6 +36,9 @@ class WebhookSlots:
     def __len__(self) -> int:
         return len(self._out)
 
+    def __contains__(self, transaction_id: object) -> bool:
+        return transaction_id in self._out
+
     def take(self, transaction_id: str, group: str, now_ms: int, slots: int) -> bool:
         """Take a slot for a check, of `slots` for all groups. Return False when there is none; otherwise `free` has to
         follow.

@@ -62,14 +62,19 @@ class ObservedCore(Core):
     replica: "Replica"
 
     async def propose(
-        self, command: Command, blocks: Sequence[bytes] = (), *, by: web.Request | None = None
+        self,
+        command: Command,
+        blocks: Sequence[bytes] = (),
+        *,
+        by: web.Request | None = None,
+        on_left: Callable[[Applied], None] | None = None,
     ) -> Applied:
         observer = self.replica.observer
         with observer.finding():
             observer.history.sessions.on_proposed(
                 command, self.replica.node_id, self.raft.term, asyncio.get_running_loop().time(), self.state.group
             )
-        applied = await super().propose(command, blocks, by=by)
+        applied = await super().propose(command, blocks, by=by, on_left=on_left)
         self._promise(command, applied)
         return applied
 

@@ -88,8 +88,11 @@ class Admin:
         await self._connection.call("DELETE", topic_path(topic))
 
     async def purge_topic(self, topic: str, *, queue: int | None = None) -> PurgedTopic:
-        """Remove all messages that the topic, or one queue of it, has now; durable on return."""
-        return await self._calls.view(PurgedTopic, "POST", f"{topic_path(topic)}/purge", given_of({"queue": queue}))
+        """Remove all messages that the topic, or one queue of it, has now; durable on return.
+
+        Raises UnknownOutcome when the answer is lost: repeated, it would take what was sent meanwhile."""
+        path, body = f"{topic_path(topic)}/purge", given_of({"queue": queue})
+        return await self._calls.view(PurgedTopic, "POST", path, body, leader_first=True, once=True)
 
     async def message(self, message_id: str, *, topic: str | None = None) -> list[FoundMessage]:
         """Return the messages with this id, at most 16, visible or not (`state` says which). Raises MessageNotFound

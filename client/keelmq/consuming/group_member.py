@@ -139,7 +139,21 @@ class GroupMember:
         self._progress.set()
 
     async def give_back(self, messages: Sequence[ReceivedMessage], failure: BaseException) -> None:
-        """Give messages back to the group for redelivery. Raises KeelMQError when the broker has not accepted them."""
+        """Give messages of one queue back to the group for redelivery, without those that its retention or a purge has
+        removed: nobody can get them again. Raises KeelMQError when the broker has not accepted them.
+        """
+        try:
+            await self._give_back(messages, failure)
+        except OffsetOutOfRange as exc:
+            if len(messages) > 1:  # all or none, and the first ones are removed: the others are found in a few steps
+                half = len(messages) // 2
+                for part in (messages[:half], messages[half:]):
+                    await self.give_back(part, failure)
+                return
+            place = (messages[0].topic, messages[0].queue, messages[0].offset)
+            log.error("%s/%d: the message at offset %d is removed, and cannot be given back: %s", *place, exc)
+
+    async def _give_back(self, messages: Sequence[ReceivedMessage], failure: BaseException) -> None:
         delay_ms, reason = wish_of(failure)
         try:
             generation = await self._session.give_back(self._generation, messages, delay_ms, reason)

@@ -29,6 +29,7 @@ class Request(NamedTuple):
     leader_first: bool
     follower_ok: bool
     waits_ms: int
+    once: bool = False
 
     @property
     def writes(self) -> bool:
@@ -105,7 +106,8 @@ class Call:
             self.tries_left -= 1
 
     def over(self) -> bool:
-        return self.tries_left == 0 or self.deadline.remaining_s() <= 0
+        done = self.request.once and self.stored_perhaps
+        return done or self.tries_left == 0 or self.deadline.remaining_s() <= 0
 
     def final_error(self) -> KeelMQError:
         last = self.last_error
@@ -114,6 +116,9 @@ class Call:
         timed_out = self.deadline.remaining_s() <= 0
         end = f"no success within {self.deadline.budget_ms:.0f} ms" if timed_out else "all tries used up"
         why = f": {last.detail}" if last is not None else ""
+        if self.stored_perhaps and self.request.once:
+            detail = f"it may or may not have taken effect, and is not repeated; ask what became of it{why}"
+            return UnknownOutcome("unknown_outcome", detail)
         if self.stored_perhaps:
             cls, code = (SendTimeout, "send_timeout") if timed_out else (UnknownOutcome, "unknown_outcome")
             return cls(code, f"{end}, it may or may not have taken effect; repeat with the same id{why}")

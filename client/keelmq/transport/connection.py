@@ -139,6 +139,7 @@ class Connection:
         leader_first: bool = False,
         follower_ok: bool = False,
         waits_ms: int = 0,
+        once: bool = False,
         unfinished: IsUnfinished | None = None,
         answers: AnswerTime | None = None,
     ) -> HttpResponse:
@@ -149,7 +150,8 @@ class Connection:
         says that it is the leader, for reads where "not there" must not mean "not there yet"; with `follower_ok`
         another node while the leader is avoided. With `leader_first` a leader that is not known yet is asked whether it
         leads before it gets the request, so that a node that hangs does not receive the only try. `waits_ms` is how
-        long the request may wait at the broker, which is no sign of a slow node. `unfinished` tells what a 2xx response
+        long the request may wait at the broker, which is no sign of a slow node. With `once` a try that may have taken
+        effect ends the call, for a write that does more when it is repeated. `unfinished` tells what a 2xx response
         left undone: such a response ends the try, and the rest is tried again as if its error had been the answer.
         `answers` records how long each try took to be answered.
 
@@ -160,7 +162,9 @@ class Connection:
         headers = f"Accept: {accept}\r\n"
         if body or method != "GET":  # the broker requires it on every write, because a web page cannot send this type
             headers += f"Content-Type: {content_type}\r\n"
-        request = Request(method, target, headers, body, anywhere, leader_only, leader_first, follower_ok, waits_ms)
+        request = Request(
+            method, target, headers, body, anywhere, leader_only, leader_first, follower_ok, waits_ms, once
+        )
         call = Call(request, deadline or Deadline(self._call_timeout_ms), tries, self._rng, answers)
         try:
             return await self._until_answered(call, unfinished)

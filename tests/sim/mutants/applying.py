@@ -5,6 +5,7 @@ from typing import Any
 from raft.health.clock import ReplicatedClock
 from store.commands.entry import DecodedEntry, Result
 from store.errors import Refused
+from store.features import FEATURES
 from store.index.index import Index
 from store.messages.block_location import BlockLocation
 from store.messages.placement import At
@@ -16,6 +17,7 @@ from tests.sim.threads import Running
 from tests.sim.variant import Swap, mutant
 
 _init, _carry_out, _commit = StateMachine.__init__, StateMachine._carry_out, StateMachine._commit
+_take_level, _level_applied = StateMachine._take_level, StateMachine._level_applied
 
 
 def skips_an_entry_after_a_restart(machine: StateMachine, index: Index, **options: Any) -> None:
@@ -30,6 +32,17 @@ def applies_an_entry_again_after_a_restart(machine: StateMachine, index: Index, 
     _init(machine, index, **options)
     if machine.applied_index > 1:
         machine._applied.index -= 1
+
+
+def goes_on_at_the_level_of_its_start(machine: StateMachine, level: int) -> None:
+    """A node that runs applies at the feature level that it started with, whatever level is raised."""
+    if not hasattr(machine, "feature_level"):
+        _take_level(machine, level)
+
+
+def starts_again_at_its_own_level(machine: StateMachine) -> int:
+    """A node that starts again applies at the highest feature level that it knows, whatever is in force."""
+    return FEATURES.maximum if machine.applied_index else _level_applied(machine)
 
 
 def _is_due(machine: StateMachine) -> bool:
@@ -123,4 +136,6 @@ MUTANTS = (
     mutant(4, Swap(Topics, "advance", leaves_gaps)),
     mutant(4, Swap(Topics, "advance", forgets_queue_ends)),
     mutant(5, Swap(Queues, "append", points_at_the_wrong_body)),
+    mutant(23, Swap(StateMachine, "_take_level", goes_on_at_the_level_of_its_start)),
+    mutant(23, Swap(StateMachine, "_level_applied", starts_again_at_its_own_level)),
 )

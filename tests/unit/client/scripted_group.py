@@ -33,6 +33,8 @@ class ScriptedGroup:
         """Nobody can be asked where the group is."""
         self.committed = dict.fromkeys(range(queues), 0)
         self.given_back: list[dict[str, Any]] = []
+        self.removed_before = 0
+        """Offset before which messages of all queues are removed: they cannot be given back."""
         self.pulls: list[int] = []
         """The queues of all pulls."""
         self.heartbeats = 0
@@ -93,7 +95,10 @@ class ScriptedGroup:
             case "PUT", ["groups", "g", "offsets"]:
                 return self._commit(request.json())
             case "POST", ["groups", "g", "retries"]:
-                self.given_back += request.json()["messages"]
+                messages = request.json()["messages"]
+                if any(each["offset"] < self.removed_before for each in messages):
+                    return problem(416, "offset_out_of_range", max_offset=max(map(len, self.messages.values())))
+                self.given_back += messages
                 return json_answer({"results": [], "generation": self.generation})
             case "GET", ["groups", "g", *offsets]:
                 return self._applied(json_answer({"offsets": self._offsets()} if offsets else self._detail()))

@@ -6,9 +6,9 @@ import pytest
 
 from keelmq import Admin, Connection
 from keelmq.admin import GroupSettings, QueueInfo, TopicInfo
-from keelmq.errors import Corrupt
-from keelmq.transport.http1 import HttpResponse
-from tests.unit.client.scripted import Request, ScriptedTransport, json_answer
+from keelmq.errors import Corrupt, UnknownOutcome
+from keelmq.transport.http1 import ExchangeFailed, HttpResponse
+from tests.unit.client.scripted import Request, ScriptedTransport, json_answer, problem
 
 LEADER = "http://n1:1"
 TOPIC: dict[str, Any] = {"topic": "orders", "queues": 1, "type": "any", "retention_ms": -1}
@@ -46,6 +46,24 @@ async def test_fields_of_a_newer_broker_are_ignored_and_kept_in_the_document() -
         queue_offsets=(QueueInfo(queue=0, min_offset=0, max_offset=5),),
     )
     assert topic.document == sent
+
+
+async def test_a_purge_whose_answer_is_lost_is_not_repeated() -> None:
+    """A second purge would take what was sent since the first."""
+    asked: list[str] = []
+
+    def script(request: Request) -> HttpResponse:
+        if request.target == "/v1/cluster":
+            return json_answer({"leader_url": LEADER})
+        asked.append(request.target)
+        if len(asked) == 1:
+            return problem(503, "overloaded")
+        raise ExchangeFailed("no answer")
+
+    admin = Admin(Connection([LEADER], transport=ScriptedTransport(script, answers_cluster=True), rng=lambda: 0.0))
+    with pytest.raises(UnknownOutcome, match="ask what became of it"):
+        await admin.purge_topic("orders")
+    assert asked == ["/v1/topics/orders/purge"] * 2, "a refusal that changed nothing is tried again, a lost answer not"
 
 
 async def test_fields_that_the_broker_leaves_out_have_defaults() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from keelmq import Message, Origin, RetryLater
+from keelmq import Consumer, Message, Origin, RetryLater
 from keelmq.blocks.batch import encode_messages
 from keelmq.consuming.group_session import pull
 from keelmq.consuming.queue_reader import Handling, QueueReader, ReaderOptions
@@ -18,6 +18,8 @@ from keelmq.transport.connection import Connection
 from keelmq.transport.http1 import HttpResponse
 from tests.patience import PATIENCE_S
 from tests.unit.client.scripted import SERVERS, Request, ScriptedTransport, msgpack_answer
+from tests.unit.client.scripted_group import ScriptedGroup
+from tests.unit.client.virtual_time import run_in_virtual_time
 
 
 def batch_of(*bodies: bytes, **more: Any) -> HttpResponse:
@@ -138,3 +140,30 @@ def test_topics_of_groups_are_the_brokers_own() -> None:
         check_topic("%DLQ%" + "g" * 256)
     with pytest.raises(Forbidden):
         check_writable_topic("%RETRY%g")
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_a_message_that_was_removed_meanwhile_does_not_hold_up_its_queue(
+    caplog: pytest.LogCaptureFixture, at_once: int
+) -> None:
+    """Retention or a purge has removed it: trying again for ever would stop the queue."""
+
+    async def main() -> None:
+        group = ScriptedGroup(queues=1)
+        group.append(0, b"a", b"b", b"c")
+        group.removed_before = 2
+
+        async def handle(messages: Sequence[ReceivedMessage]) -> None:
+            raise ValueError("no")
+
+        connection = group.connection()
+        async with Consumer(
+            (), "g", "t", batch_handler=handle, max_messages=at_once, on_error="give_back", connection=connection
+        ):
+            deadline_s = asyncio.get_running_loop().time() + 60
+            while group.committed != {0: 3} and asyncio.get_running_loop().time() < deadline_s:
+                await asyncio.sleep(0.1)
+        assert (group.committed, [each["offset"] for each in group.given_back]) == ({0: 3}, [2])
+
+    run_in_virtual_time(main())
+    assert "t/0: the message at offset 1 is removed, and cannot be given back" in caplog.text

@@ -308,6 +308,51 @@ async def test_a_webhook_that_hangs_holds_a_bounded_number_of_checks_each_once(n
     assert sorted(asked["transaction_id"] for asked in webhook.asked) == sorted(names), "each was asked about once"
 
 
+async def test_a_check_under_way_to_a_webhook_is_handed_to_no_poll_when_its_url_is_removed(
+    node: Node, webhook: Webhook
+) -> None:
+    webhook.answers.clear()
+    await prepare(node, "t")
+    node.clock.now_ms += IMMUNITY_MS
+
+    async def asked() -> bool:
+        return len(webhook.asked) == 1
+
+    await node.wait(asked)
+    assert (await node.call("PUT", "/v1/producer-groups/shop", {"check_url": None})).status == 200
+    assert await poll(node) == [], "two producers would be asked, and the check would count twice"
+    webhook.answer = {"decision": "unknown"}
+    webhook.answers.set()
+    await counted(node, "t", 1)
+    node.clock.now_ms += INTERVAL_MS
+    (check,) = await poll(node, wait_ms=20_000)  # the answer of the webhook may still be carried out
+    assert check["check_times"] == 2
+
+
+async def test_the_failure_of_a_former_webhook_is_none_of_the_next(node: Node, webhook: Webhook) -> None:
+    webhook.answers.clear()
+    await prepare(node, "t")
+    node.clock.now_ms += IMMUNITY_MS
+
+    async def asked() -> bool:
+        return len(webhook.asked) == 1
+
+    await node.wait(asked)
+    other = Webhook()
+    application = web.Application()
+    application.router.add_post("/check", other.handle)
+    async with TestServer(application) as server:
+        await node.call("PUT", "/v1/producer-groups/shop", {"check_url": str(server.make_url("/check"))})
+        webhook.status = 500
+        webhook.answers.set()
+
+        async def committed() -> bool:
+            return bool((await node.call("GET", "/v1/transactions/t")).body["state"] == "committed")
+
+        await node.wait(committed)
+    assert len(other.asked) == 1, "the clock stood, so the check was sent without the pause after a failure"
+
+
 async def test_a_webhook_that_hangs_delays_no_other_group(node: Node, webhook: Webhook) -> None:
     """More checks of its group are due before the other's than one scan looks at."""
     webhook.answers.clear()

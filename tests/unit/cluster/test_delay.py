@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ from crc32c import crc32c
 
 from cluster.background.timer_service import TIMERS_PER_COMMAND
 from cluster.limits import DELAY_LEVELS_S, DELAY_MAX_MS
-from tests.unit.cluster.conftest import START_MS, Answer, Node
+from tests.unit.cluster.conftest import START_MS, Answer, Node, node_config, running_node
 
 MSGPACK = "application/msgpack"
 MESSAGES = "/v1/topics/orders/messages"
@@ -260,3 +261,30 @@ async def test_what_is_due_in_time_is_not_reported(node: Node, caplog: pytest.Lo
     await until_delivered(node, 1)
     assert await metric(node, 'keelmq_timer_lateness_seconds_bucket{le="0.005"}') == 1
     assert not reports_of_lateness(caplog)
+
+
+async def test_halves_of_delayed_messages_are_refused_while_too_many_wait(tmp_path: Path) -> None:
+    """Committed, they would wait beyond the limit: a commit is never refused."""
+
+    def half(name: str, **more: Any) -> dict[str, Any]:
+        return {
+            "transaction_id": name,
+            "producer_group": "shop",
+            "messages": [{"topic": "orders", "body": "x", **more}],
+        }
+
+    delay = {"delay_ms": 3_600_000}
+    async with running_node(node_config(tmp_path / "limited", max_timers=1), []) as node:
+        await node.call("PUT", "/v1/topics/orders", {"queues": 1})
+        for name in ("a", "b"):
+            assert (await node.call("POST", "/v1/transactions", half(name, **delay))).status == 201
+        assert (await node.call("POST", "/v1/transactions/a/commit")).status == 200
+        refused = await node.call("POST", "/v1/transactions", half("c", **delay))
+        assert (refused.status, refused.body["code"]) == (429, "too_many_timers")
+        both = {"transactions": [half("c", **delay), half("d")]}
+        results = (await node.call("POST", "/v1/transactions/batch", both)).body["results"]
+        assert [each.get("problem", {}).get("code") for each in results] == ["too_many_timers", None]
+        again = await node.call("POST", "/v1/transactions", half("b", **delay))
+        assert again.body["duplicate"], "its answer may have been lost"
+        assert (await node.call("POST", "/v1/transactions/b/commit")).status == 200
+        assert (await node.call("GET", "/v1/transactions/c")).status == 404

@@ -19,6 +19,7 @@ from cluster.process.exit_codes import ExitCode
 from cluster.process.option import Option
 from raft.library import library_configuration
 from raft.membership import NODE_ID_MAX
+from store.limits import CHECK_AFTER_MAX_MS
 from store.log.commit_log import CommitLog
 from store.log.errors import DiskFull
 from store.log.segment import SEGMENT_BYTES_MAX
@@ -281,6 +282,15 @@ def test_sizes_and_times_take_units(name: str, text: str, value: int, tmp_path: 
     assert getattr(flag, name) == getattr(variable, name) == value
     if not text.isdigit():  # a file has numbers for numbers
         assert getattr(load(write(tmp_path, f'{name} = "{text}"'), {}, {}), name) == value
+
+
+@pytest.mark.parametrize("name", ["check_immunity_ms", "check_interval_ms"])
+def test_checks_are_no_further_apart_than_the_state_machine_takes(name: str) -> None:
+    """Each half, or the record of each check, would be refused, and each check be handed out again at once."""
+    longest_ms = CHECK_AFTER_MAX_MS
+    assert getattr(load(None, {}, {name: str(longest_ms)}), name) == longest_ms
+    with pytest.raises(ConfigError, match=f"{name}: 604800001 is more than 7 days"):
+        load(None, {}, {name: str(longest_ms + 1)})
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,21 @@
 
 import asyncio
 import base64
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 import pytest
 
 import cluster.groups.pop_api
 from cluster.budgets.pace import Pace
+from cluster.core.outcomes import unless_left
 from cluster.limits import POP_ACKS_MAX, POP_INVISIBLE_MS_MAX, POP_MESSAGES_MAX
+from raft.errors import NoLeader
+from raft.proposals import Applied, Proposed
+from store.commands.entry import Proposal
+from store.commands.pops import Pop
 from store.commands.topics import DeleteTopic, PutTopic
+from store.limits import RETRY_DELAYS_MS
 from tests.unit.cluster.conftest import START_MS, Answer, Node
 
 POP, ACK, INVISIBLE = "/v1/groups/g/pop", "/v1/groups/g/pop/ack", "/v1/groups/g/pop/invisible"
@@ -109,6 +116,96 @@ async def test_a_pop_waits_for_a_message_and_one_of_several_gets_it(node: Node) 
     for task in left:
         task.cancel()
     await asyncio.gather(*left, return_exceptions=True)
+
+
+async def test_what_was_popped_for_a_client_that_is_gone_is_given_back(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No lease ends meanwhile. The backoff keeps clients that come and go from using up all attempts at once."""
+    begun = asyncio.Event()
+
+    async def view(*_: Any) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cluster.groups.pop_api.PopApi, "_view", view)
+        popping = asyncio.create_task(pop(node, max_messages=2))
+        await begun.wait()
+        popping.cancel()
+        await asyncio.gather(popping, return_exceptions=True)
+
+    async def none_is_held() -> bool:
+        found = await progress(node)
+        return bool(found["held"] == 0 and found["offset"] == 2)
+
+    await node.wait(none_is_held)
+    assert "the client went away" in str((await node.call("GET", "/v1/messages/o-0/trace")).body)
+    node.clock.now_ms += RETRY_DELAYS_MS[0]
+
+    async def both_are_back() -> bool:
+        found = (await node.call("GET", "/v1/groups/g/offsets")).body["offsets"]
+        return bool([each["max_offset"] for each in found if each["topic"] == "%RETRY%g"] == [2])
+
+    await node.wait(both_are_back)
+    attempts = {each["message_id"]: each["attempt"] for each in await pop(node)}
+    assert attempts == {"o-0": 1, "o-1": 1, "o-2": 0, "o-3": 0, "o-4": 0}
+
+
+@pytest.mark.parametrize("goes_away", [True, False])
+async def test_only_a_client_that_is_gone_gives_back_what_is_popped_later(
+    node: Node, monkeypatch: pytest.MonkeyPatch, goes_away: bool
+) -> None:
+    """A client that is told of a time-out knows that its messages come when their time is over."""
+    propose, pops = node.core.raft.propose, node.broker.services._pops
+    late, popped = Proposed(), asyncio.Queue[Proposed]()
+    late.is_in_log = True
+
+    def propose_late(proposal: Proposal, sender: str = "") -> Proposed:
+        proposed = propose(proposal, sender)
+        if not isinstance(proposal.command, Pop):
+            return proposed
+        popped.put_nowait(proposed)
+        return late
+
+    with monkeypatch.context() as patched:
+        patched.setattr(node.core.raft, "propose", propose_late)
+        if not goes_away:
+            node.core.config = msgspec.structs.replace(node.core.config, request_timeout_ms=20)
+        popping = asyncio.create_task(node.call("POST", POP, {"topic": "orders", "max_messages": 2}))
+        applied = await (await popped.get())
+        if goes_away:
+            popping.cancel()
+        await asyncio.gather(popping, return_exceptions=True)
+
+        async def request_has_ended() -> bool:
+            return not pops._asked
+
+        await node.wait(request_has_ended)
+    late.set_result(applied)
+    await asyncio.sleep(0)
+    assert bool(pops._left._left) is goes_away
+    assert goes_away or popping.result().body["code"] == "unknown_outcome"
+
+
+async def test_a_proposal_whose_caller_is_gone_is_withdrawn_or_its_result_told() -> None:
+    told: list[Any] = []
+
+    async def left(*, is_in_log: bool) -> Proposed:
+        proposed = Proposed()
+        proposed.is_in_log = is_in_log
+        waiting = asyncio.create_task(unless_left(proposed, told.append))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        return proposed
+
+    assert (await left(is_in_log=False)).cancelled()
+    failed = await left(is_in_log=True)
+    failed.set_exception(NoLeader("the leader is gone"))
+    (await left(is_in_log=True)).set_result(cast("Applied", "popped"))
+    await asyncio.sleep(0)
+    assert told == ["popped"]
 
 
 async def test_only_what_is_asked_for_is_handed_out(node: Node) -> None:

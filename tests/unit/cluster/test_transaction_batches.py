@@ -322,6 +322,14 @@ async def test_a_full_disk_and_metrics_are_those_of_single_calls(orders: Node) -
     assert (answer.status, answer.body["code"]) == (507, "disk_full")
 
 
+async def test_a_rollback_in_a_batch_makes_room_on_a_full_disk(orders: Node) -> None:
+    await prepare(orders, half("a"), half("b"), half("c"))
+    orders.core.config = msgspec.structs.replace(orders.core.config, min_free_bytes=1 << 62)
+    orders.core.raft.disks.note_space(0, is_low=True)
+    results = await decide(orders, told("a"), told("b", "rollback"), told("c", "unknown"))
+    assert codes(results) == ["disk_full", "rolled_back", "disk_full"], "as if each were told alone"
+
+
 def test_the_limit_is_the_same_on_both_sides() -> None:
     from keelmq import limits as sdk
 

@@ -236,6 +236,20 @@ def test_where_a_group_is_set_is_told(replica: Replica) -> None:
     assert [(event.type, event.group, event.offset_end) for event in events(replica)] == [("RESET", "p", 9)]
 
 
+@pytest.mark.parametrize("level", [1, 2])
+def test_where_a_group_is_set_is_told_from_the_second_level_on(replica: Replica, level: int) -> None:
+    replica.raise_level(level)
+    replica.one(produce(header("orders", 0, "a", 9)))
+    for command in (
+        CommitOffsets("g", None, None, (QueueOffset("orders", 0, 4),), begins=True),
+        ResetOffsets("g", (QueueOffset("orders", 0, 7),)),
+        CloneOffsets("h", "g"),
+        Pop("p", "orders", "c", 1, 30_000, True),
+    ):
+        replica.one(command)
+        assert [event.type for event in events(replica)] == (["RESET"] if level == 2 else []), command
+
+
 def test_a_purge_tells_which_messages_it_removed(replica: Replica) -> None:
     replica.raise_level(2)
     replica.do(produce(header("orders", 0, "a", 9)), produce(header("orders", 1, "b", 2)))
@@ -248,17 +262,18 @@ def test_a_purge_tells_which_messages_it_removed(replica: Replica) -> None:
     assert events(replica) == ()
 
 
-def test_messages_that_were_removed_before_a_commit_are_not_acknowledged(replica: Replica) -> None:
-    replica.raise_level(2)
+@pytest.mark.parametrize("level", [1, 2])
+def test_messages_that_were_removed_before_a_commit_are_not_acknowledged(replica: Replica, level: int) -> None:
+    replica.raise_level(level)
     replica.one(PutTopic("orders", retention_ms=1_000))
     replica.one(produce(header("orders", 0, "old", 3)))
     replica.now_ms += 2_000
     replica.one(produce(header("orders", 0, "new", 2)))
     replica.one(ExpireMessages((("orders", 0),), 10))
     replica.one(CommitOffsets("g", None, None, (QueueOffset("orders", 0, 3),)))
-    assert events(replica) == ()
+    assert [(event.offset, event.offset_end) for event in events(replica)] == ([] if level == 2 else [(0, 3)])
     replica.one(CommitOffsets("h", None, None, (QueueOffset("orders", 0, 5),)))
-    assert [(event.offset, event.offset_end) for event in events(replica)] == [(3, 5)]
+    assert [(event.offset, event.offset_end) for event in events(replica)] == [(3 if level == 2 else 0, 5)]
 
 
 def test_a_cluster_at_the_first_level_tells_what_its_version_knows(replica: Replica) -> None:

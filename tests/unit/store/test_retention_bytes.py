@@ -171,6 +171,16 @@ def old(replica: Replica) -> Replica:
     return replica
 
 
+@pytest.mark.parametrize("level", [1, 2])
+def test_bytes_are_counted_from_the_second_level_on(replica: Replica, level: int) -> None:
+    replica.raise_level(level)
+    replica.one(PutTopic("orders", 1, -1))
+    send(replica, 0, 100)
+    assert replica.machine.kept_bytes("orders").total == (100 if level == 2 else None)
+    lengths = {len(value) for _, value in replica.index.scan(keys.QUEUE_END, keys.after(keys.QUEUE_END))}
+    assert lengths == {24 if level == 2 else 8}
+
+
 def count(replica: Replica, limit: int) -> list[int]:
     rows: list[int] = []
     while queues := [each for each in replica.machine.uncounted_queues() if each is not None]:

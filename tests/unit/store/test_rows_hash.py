@@ -1,9 +1,12 @@
 """The rows that apply stages have the same hash on every replica, however the node came to its state."""
 
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 
+import store.state.machine
 from store.commands.entry import Proposal
 from store.commands.groups import CommitOffsets, QueueOffset
 from store.commands.topics import DeleteTopic, PutTopic
@@ -37,6 +40,20 @@ def test_the_hash_follows_from_the_one_before(summed: bool) -> None:
 def test_what_versions_compare_does_not_change() -> None:
     """The first is the hash of feature level 1, the second of level 2."""
     assert [rows_hash(ROWS, 7, summed=summed) for summed in (False, True)] == [3445336321, 1816912681]
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_the_level_says_how_rows_are_hashed(replica: Replica, level: int) -> None:
+    replica.raise_level(level)
+    asked: list[bool] = []
+
+    def noted(rows: Any, before: int, *, summed: bool) -> int:
+        asked.append(summed)
+        return rows_hash(rows, before, summed=summed)
+
+    with mock.patch.object(store.state.machine, "rows_hash", noted):
+        replica.do(PutTopic("orders", 2))
+    assert asked == [level == 2]
 
 
 def commit(group: str, queue: int) -> Proposal:
