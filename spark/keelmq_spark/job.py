@@ -181,8 +181,7 @@ def run(options: JobOptions, reporter: Reporter | None, stopping: threading.Even
     report.
     """
     storage = storage_of(options.tables)
-    if options.format == "parquet":
-        storage.directory()
+    Tables(options.tables, options.format)  # raises before anything is made
     with storage.lock():
         _run(options, reporter, stopping)
 
