@@ -1,4 +1,4 @@
-"""The Spark data source `keelmq`: the committed log as a stream, or as a batch.
+"""The Spark data source `keelmq`: the committed log as a stream, or as a batch; and rows as messages (writing.py).
 
     keelmq_spark.register(spark)
     events = spark.readStream.format("keelmq").option("servers", "http://…,http://…").option("view", "events").load()
@@ -9,18 +9,23 @@ Planner and executors are other processes than the driver: the classes here are 
 has to be installed on the executors.
 """
 
-from collections.abc import Iterator, Sequence
+import functools
+import re
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from keelmq.limits import GROUP_TOPIC_PREFIXES
 from keelmq_spark.log_reader import LogReader
 from keelmq_spark.options import SourceOptions
+from keelmq_spark.options_of_sink import SinkOptions
 from keelmq_spark.views.decode import event_batches
 from keelmq_spark.views.events import EVENTS_SPARK
 from keelmq_spark.views.messages import message_batches, messages_schema
+from keelmq_spark.writing import KeelMQStreamWriter, KeelMQWriter
 
 ENTRIES_PER_PARTITION_MIN: Final = 64
 """Minimum number of entries per partition; fewer are not worth another task."""
@@ -58,6 +63,16 @@ class KeelMQDataSource(DataSource):
     def streamReader(self, schema: StructType) -> "KeelMQStreamReader":  # noqa: N802 - Spark's name
         return KeelMQStreamReader(SourceOptions.parse(self.options))
 
+    def writer(self, schema: StructType, overwrite: bool) -> KeelMQWriter:
+        if overwrite:
+            raise ValueError("a log is not overwritten: use the mode append")
+        return KeelMQWriter(SinkOptions.parse(self.options), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> KeelMQStreamWriter:  # noqa: N802 - as above
+        if overwrite:
+            raise ValueError("a log is not overwritten: use the output mode append")
+        return KeelMQStreamWriter(SinkOptions.parse(self.options), schema)
+
 
 class KeelMQReader(DataSourceReader):
     """Reads the log as a batch, up to its end when the query is planned."""
@@ -68,6 +83,7 @@ class KeelMQReader(DataSourceReader):
     def partitions(self) -> Sequence[LogRange]:
         options = self._options
         with open_log(options) as log:
+            require_topics(log, options)
             start = starting_index(log, options)
             end = log.end_index(1)
             cluster_uid = log.cluster_uid
@@ -94,8 +110,8 @@ class KeelMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._known_end = 0
 
     def initialOffset(self) -> Offset:  # noqa: N802
-        index = starting_index(self._reader(), self._options)
-        return self._offset(index)
+        require_topics(self._reader(), self._options)
+        return self._offset(starting_index(self._reader(), self._options))
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         """Return the end of the next batch, never before `start`: a new leader may know less than the last one.
@@ -181,6 +197,22 @@ def starting_index(log: LogReader, options: SourceOptions) -> int:
     return options.starting
 
 
+def require_topics(log: LogReader, options: SourceOptions) -> None:
+    """Raise ValueError when a topic does not exist, as far as the reader may know."""
+    missing = log.missing_topics(options.topics) if options.fail_on_data_loss else []
+    if missing:
+        raise ValueError(
+            f"subscribe: there is no topic {', '.join(missing)}; failOnDataLoss=false reads what the log still has of "
+            "topics that were deleted"
+        )
+
+
+def _matching(pattern: str) -> Callable[[str], bool]:
+    """Return whether a topic, other than those of groups, matches; each topic is looked at once."""
+    matches = re.compile(pattern).fullmatch
+    return functools.cache(lambda topic: not topic.startswith(GROUP_TOPIC_PREFIXES) and matches(topic) is not None)
+
+
 def split(
     start: int, end: int, partitions: int, *, from_earliest: bool = False, cluster_uid: str = ""
 ) -> list[LogRange]:
@@ -207,7 +239,8 @@ def read_range(options: SourceOptions, part: LogRange) -> Iterator[Any]:
         else:
             yield from message_batches(
                 pages,
-                options.topics,
+                frozenset(options.topics).__contains__ if options.pattern is None else _matching(options.pattern),
                 first_offsets=options.first_offsets,
+                last_offsets=options.last_offsets,
                 include_headers=options.include_headers,
             )
