@@ -191,7 +191,8 @@ def _run(options: JobOptions, reporter: Reporter | None, stopping: threading.Eve
     try:
         query = start(spark, options, reporter)
         while query.isActive and not stopping.wait(POLL_S):
-            pass
+            if reporter is not None:
+                reporter.tick()
         query.stop()
         failure = query.exception()
         if failure is not None:
