@@ -192,6 +192,9 @@ def test_a_half_message_with_the_id_of_another_message_says_nothing_about_that(
                 (node_id, "IN_TOPIC", f"topic:{topic}"),
                 (node_id, "CONSUMED_BY", "consumer_group:g"),
             }
+            texts = [each.text for each in ElementTree.fromstring(story_picture(graph, node_id)).iter()]
+            assert "web" in texts
+            assert "shop" not in texts
         transactions = {
             each["node_id"]: each["state"] for each in graph.nodes([f"transaction:{t}" for t in ("t0", "u1", "t2")])
         }
