@@ -27,6 +27,8 @@ NAMES: Final = (
     "endingOffsets",
     "startingTimestamp",
     "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelayMs",
     "minPartitions",
     "failOnDataLoss",
     "includeHeaders",
@@ -34,6 +36,7 @@ NAMES: Final = (
     "failoverTimeoutMs",
 )
 MIN_PARTITIONS: Final = 4
+MAX_TRIGGER_DELAY_MS: Final = 900_000
 FETCH_MAX_BYTES: Final = 4 * 1024 * 1024
 FETCH_MAX_BYTES_MAX: Final = 16 * 1024 * 1024
 FAILOVER_TIMEOUT_MS: Final = 120_000
@@ -73,6 +76,9 @@ class SourceOptions:
     starting_timestamp_ms: int | None
     max_offsets_per_trigger: int | None
     """Maximum number of Raft entries per trigger; an entry may contain many messages."""
+    min_offsets_per_trigger: int
+    """Number of Raft entries that a micro-batch waits for, no longer than `max_trigger_delay_ms`."""
+    max_trigger_delay_ms: int
     min_partitions: int
     fail_on_data_loss: bool
     include_headers: bool
@@ -101,7 +107,7 @@ class SourceOptions:
         timestamp = given.get("startingtimestamp")
         if timestamp is not None and "startingoffsets" in given:
             raise ValueError("startingOffsets or startingTimestamp, not both")
-        limit = given.get("maxoffsetspertrigger")
+        limit, least = given.get("maxoffsetspertrigger"), given.get("minoffsetspertrigger", "1")
         return cls(
             servers=servers_of(given.get("servers", "")),
             tls=tls_of(given),
@@ -116,6 +122,12 @@ class SourceOptions:
             last_offsets=last_offsets,
             starting_timestamp_ms=None if timestamp is None else number_of("startingTimestamp", timestamp, 0),
             max_offsets_per_trigger=None if limit is None else number_of("maxOffsetsPerTrigger", limit, 1),
+            min_offsets_per_trigger=number_of(
+                "minOffsetsPerTrigger", least, 1, int(limit) if limit is not None and limit.isdecimal() else None
+            ),
+            max_trigger_delay_ms=number_of(
+                "maxTriggerDelayMs", given.get("maxtriggerdelayms", str(MAX_TRIGGER_DELAY_MS)), 1
+            ),
             min_partitions=number_of("minPartitions", given.get("minpartitions", str(MIN_PARTITIONS)), 1, 10_000),
             fail_on_data_loss=_flag("failOnDataLoss", given.get("failondataloss", "true")),
             include_headers=_flag("includeHeaders", given.get("includeheaders", "false")),

@@ -11,6 +11,7 @@ has to be installed on the executors.
 
 import functools
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
@@ -108,6 +109,9 @@ class KeelMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_end: int | None = None
         """Index at which a query with the trigger AvailableNow ends; None for other queries."""
         self._known_end = 0
+        self._waiting_for = -1
+        """Index that the next batch begins at, since `_waiting_since_s`."""
+        self._waiting_since_s = 0.0
 
     def initialOffset(self) -> Offset:  # noqa: N802
         require_topics(self._reader(), self._options)
@@ -123,9 +127,20 @@ class KeelMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = self._last_end
         else:
             end = self._known_end = log.end_index(begin, wait_ms=PLANNER_WAIT_MS)
+            if self._waits(begin, end):
+                return self._offset(begin)
         if isinstance(limit, ReadMaxRows):
             end = min(end, begin + limit.max_rows)
         return self._offset(max(begin, end))
+
+    def _waits(self, begin: int, end: int) -> bool:
+        """Return whether the entries are too few for a batch, and have not waited for too long."""
+        now_s = time.monotonic()
+        if self._waiting_for != begin:
+            self._waiting_for, self._waiting_since_s = begin, now_s
+        if end - begin >= self._options.min_offsets_per_trigger:
+            return False
+        return (now_s - self._waiting_since_s) * 1000 < self._options.max_trigger_delay_ms
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         limit = self._options.max_offsets_per_trigger
