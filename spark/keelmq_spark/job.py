@@ -126,6 +126,8 @@ def start(spark: "SparkSession", options: JobOptions, reporter: Reporter | None 
     with open_log(SourceOptions.parse(settings)) as source:
         first_index = source.first_index()
         cluster_uid = source.cluster_uid or _uid_at(source, first_index)
+    if reporter is not None:
+        reporter.read_from(cluster_uid)
     sink = LineageSink(Tables(options.tables, options.format), cluster_uid)
     begin = sink.next_index or first_index
     starting = {"cluster": cluster_uid, "index": begin} if cluster_uid else {"index": begin}

@@ -21,6 +21,7 @@ from keelmq_spark.views import events
 
 PRODUCER: Final = "https://github.com/keelmq/keelmq/tree/main/spark"
 WINDOW_S: Final = 60
+UNNAMED: Final = "default"
 _RUNS: Final = uuid.UUID("6a2a5d8e-9a55-4c37-9a5e-0f6f1d2c7b10")
 
 log = logging.getLogger("keelmq.lineage")
@@ -153,8 +154,9 @@ class Reporter:
     """
 
     def __init__(
-        self, client: Any, cluster: str, window_s: int = WINDOW_S, clock: Callable[[], float] = time.monotonic
+        self, client: Any, cluster: str = "", window_s: int = WINDOW_S, clock: Callable[[], float] = time.monotonic
     ) -> None:
+        """Report to `client`. Without a name of the cluster, `read_from` has to say which one it is."""
         self._client = client
         self._clock = clock
         self._lock = threading.Lock()
@@ -165,6 +167,10 @@ class Reporter:
         self._window_s = window_s
         self._window = Window()
         self._due_s = float(window_s)
+
+    def read_from(self, cluster_uid: str) -> None:
+        """Name the cluster by its unique id, unless it has a name; nodes of 0.2.0 do not tell one."""
+        self._cluster = self._cluster or cluster_uid or UNNAMED
 
     def add(self, batch: Any) -> None:
         """Count a batch that is in the tables."""

@@ -196,6 +196,18 @@ def test_a_backend_that_is_away_for_a_while_is_told_everything(receiver: Receive
     assert orders["inputFacets"]["inputStatistics"]["rowCount"] == 5
 
 
+@pytest.mark.parametrize(
+    ("name", "uid", "namespace"),
+    [("", "0b6c", "keelmq://0b6c"), ("prod", "0b6c", "keelmq://prod"), ("", "", "keelmq://default")],
+)
+def test_a_cluster_without_a_name_has_its_unique_id(name: str, uid: str, namespace: str, tmp_path: Path) -> None:
+    reporter = Reporter(client_of(str(tmp_path / "events.json")), name)
+    reporter.read_from(uid)
+    reporter.add(shop().table())
+    reporter.close()
+    assert {each["job"]["namespace"] for each in told(tmp_path / "events.json")} == {namespace}
+
+
 def test_nothing_happened_is_not_told(tmp_path: Path) -> None:
     reporter = Reporter(client_of(str(tmp_path / "events.json")), "prod")
     reporter.add(History().table())
