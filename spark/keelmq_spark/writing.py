@@ -76,7 +76,7 @@ class Row(NamedTuple):
 
 
 class Place(NamedTuple):
-    """What the messages of a batch have in common."""
+    """Topic, queue and delay, which the messages of a batch have in common."""
 
     topic: str
     partition: int | None
