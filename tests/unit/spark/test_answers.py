@@ -18,6 +18,7 @@ from keelmq_spark.queries.pictures import story_picture
 from keelmq_spark.tables.commits import Format
 from keelmq_spark.tables.errors import TablesError
 from keelmq_spark.tables.storage import storage_of
+from keelmq_spark.tables.tables import Tables
 from tests.unit.spark.history import START_US, History, shop
 
 

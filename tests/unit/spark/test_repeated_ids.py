@@ -1,4 +1,4 @@
-"""Answers about messages whose ids half messages of others had, too."""
+"""Messages whose ids half messages of others had, too: how they are folded, and the answers about them."""
 
 import xml.etree.ElementTree as ElementTree
 from datetime import UTC, datetime
@@ -12,6 +12,7 @@ from keelmq_spark.queries.graph import Graph
 from keelmq_spark.queries.pictures import story_picture
 from keelmq_spark.tables.commits import Format
 from keelmq_spark.tables.tables import Tables
+from tests.unit.spark.folded import Folded, content, entries
 from tests.unit.spark.history import START_US, History
 
 
@@ -85,3 +86,64 @@ def test_a_half_message_with_the_id_of_another_message_says_nothing_about_that(
             "transaction:u1": "committed",
             "transaction:t2": "prepared",
         }
+
+
+def test_a_half_message_whose_id_was_published_before_leaves_that_message_alone() -> None:
+    log = History()
+    log.publish("orders", "m-0")
+    log.half("t1", "orders", "m-0")
+    log.decide("COMMIT", "t1")  # without a PUBLISH: the id is known
+    folded = Folded(log.table())
+    states = [
+        (node["state"], node["attrs"]["transaction_id"])
+        for node in folded.all_nodes
+        if node["node_id"] == "message:orders/m-0"
+    ]
+    assert states == [("published", None), ("committed", "t1")]
+
+
+@pytest.mark.parametrize("visible", ["t1", "t2"])
+def test_half_messages_of_two_transactions_with_one_id_are_two(visible: str) -> None:
+    log = History()
+    log.half("t1", "orders", "m-0", group="shop")
+    log.half("t2", "orders", "m-0", group="web")
+    log.decide("DISCARD", "t1")
+    other = "t1" if visible == "t2" else "t2"
+    log.commit(visible, "orders", "m-0", group="shop" if visible == "t1" else "web")
+    log.half("t3", "orders", "m-0", group="late")
+    log.decide("ROLLBACK", other)
+    whole = Folded(log.table())
+    assert content(Folded(*entries(log.table()), through_bytes=True)) == content(whole)
+    rows = [(n["attrs"]["transaction_id"], n["state"]) for n in whole.all_nodes if n["kind"] == "message"]
+    assert sorted(rows) == sorted([(visible, "published"), (other, "rolled_back"), ("t3", "half")])
+    assert whole.of_kind("DECIDED_BY") == {("message:orders/m-0", f"transaction:{each}") for each in ("t1", "t2")}
+    assert len(whole.edges) == len(whole.keys)
+
+
+def test_a_delayed_message_with_the_id_of_a_half_message_is_another() -> None:
+    log = History()
+    log.half("t1", "orders", "m-0")
+    log.entry({"type": "SCHEDULE", "topic": "orders", "queue": 0, "message_id": "m-0", "group": "web"})
+    log.decide("DISCARD", "t1")
+    log.publish("orders", "m-0", group="web")
+    log.decide("ROLLBACK", "t1")
+    whole = Folded(log.table())
+    assert content(Folded(*entries(log.table()), through_bytes=True)) == content(whole)
+    rows = [(n["attrs"]["group"], n["state"]) for n in whole.all_nodes if n["kind"] == "message"]
+    assert sorted(rows) == [("shop", "rolled_back"), ("web", "published")]
+
+
+@pytest.mark.parametrize("decision", ["COMMIT", "ROLLBACK"])
+def test_where_batches_end_changes_nothing_about_an_id_that_is_published_while_it_is_half(decision: str) -> None:
+    log = History()
+    log.half("t1", "orders", "m-0")
+    log.publish("orders", "m-0", group="web")
+    log.decide(decision, "t1")
+    whole = Folded(log.table())
+    assert content(Folded(*entries(log.table()), through_bytes=True)) == content(whole)
+    rows = {node["state"]: node for node in whole.all_nodes if node["node_id"] == "message:orders/m-0"}
+    of_half = "committed" if decision == "COMMIT" else "rolled_back"
+    assert [(state, rows[state]["attrs"]["transaction_id"]) for state in sorted(rows)] == sorted(
+        [("published", None), (of_half, "t1")]
+    )
+    assert ("producer_group:web", "message:orders/m-0", "PRODUCED") in whole.keys
