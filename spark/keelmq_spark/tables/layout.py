@@ -23,7 +23,7 @@ LOOKED_UP: Final = {"events": ["message_id"], "nodes": ["node_id"], "edges": ["s
 """Columns with a Bloom filter: a look-up reads only row groups that may contain the value."""
 COMPACTED_LEVEL: Final = 9
 """Level of zstd for files that stay; new files, which a compaction replaces, have the fastest one."""
-ENCODINGS: Final = {
+ENCODINGS: Final[dict[str, Any]] = {
     **dict.fromkeys(("event_id",), "DELTA_BYTE_ARRAY"),
     **dict.fromkeys(("ts", "first_ts", "last_ts", "raft_index", "offset", "offset_end"), "DELTA_BINARY_PACKED"),
     **dict.fromkeys(("attrs.offset", "attrs.raft_index"), "DELTA_BINARY_PACKED"),

@@ -1,11 +1,11 @@
 """The planner of a streaming query: which entries a micro-batch has. The log is a stand-in."""
 
+import time
 from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from keelmq_spark import source
 from keelmq_spark.options import SourceOptions
 from keelmq_spark.source import KeelMQStreamReader
 
@@ -36,7 +36,7 @@ def at(index: int) -> dict[str, Any]:
 
 def test_a_batch_waits_for_enough_entries_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 0.0
-    monkeypatch.setattr(source.time, "monotonic", lambda: now_s)
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
     log = Log()
     planner = reader(log, minOffsetsPerTrigger="5", maxTriggerDelayMs="1000")
     every = ReadAllAvailable()

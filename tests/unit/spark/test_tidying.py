@@ -324,7 +324,7 @@ def busy() -> History:
     log = History()
     for entry in range(200):
         names = [f"{hashlib.sha256(str(entry).encode()).hexdigest()[:24]}-{number}" for number in range(20)]
-        row = {"group": "web", "trace_id": hashlib.sha256(names[0].encode()).hexdigest()[:32]}
+        row: dict[str, Any] = {"group": "web", "trace_id": hashlib.sha256(names[0].encode()).hexdigest()[:32]}
         log.entry(*(log.published("orders", name, key=f"order-{entry}", **row) for name in names))
         for group in ("billing", "shipping"):
             log.ack(group, "orders", entry * 20, entry * 20 + 20)
