@@ -41,11 +41,8 @@ FETCH_MAX_BYTES: Final = 4 * 1024 * 1024
 FETCH_MAX_BYTES_MAX: Final = 16 * 1024 * 1024
 FAILOVER_TIMEOUT_MS: Final = 120_000
 
-OF_TABLES: Final = frozenset(
-    {"provider", "location", "path", "comment", "owner", "external", "is_managed_location", "collation"}
-)
-"""Properties that Spark gives to tables of its catalog."""
-_ONCE_MORE: Final = "option."
+_OF_TABLES: Final = "option."
+"""Beginning of the options of a table of the catalog, which has each of them without it, too."""
 _EARLIEST: Final = -2
 _LATEST: Final = -1
 _WORDS: Final = {_EARLIEST: "-2 for the earliest", _LATEST: "-1 for the latest"}
@@ -88,7 +85,12 @@ class SourceOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
         """Parse options. Raises ValueError that names the wrong option and its valid values."""
-        given = _without_table({name.lower(): value for name, value in options.items()})
+        given = {name.lower(): value for name, value in options.items()}
+        if any(name.startswith(_OF_TABLES) for name in given):
+            raise ValueError(
+                "Spark does not tell the reader of a table what its options are: make a view, with CREATE TEMPORARY "
+                "VIEW … USING keelmq OPTIONS (…)"
+            )
         unknown = given.keys() - {name.lower() for name in NAMES}
         if unknown:
             raise ValueError(f"unknown option {sorted(unknown)[0]}: the options of keelmq are {', '.join(NAMES)}")
@@ -138,13 +140,6 @@ class SourceOptions:
                 "failoverTimeoutMs", given.get("failovertimeoutms", str(FAILOVER_TIMEOUT_MS)), 1
             ),
         )
-
-
-def _without_table(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options without what Spark adds for a table of its catalog: each option once more, and properties."""
-    found = {name: value for name, value in given.items() if name not in OF_TABLES}
-    twice = {name.removeprefix(_ONCE_MORE): found.pop(name) for name in given if name.startswith(_ONCE_MORE)}
-    return {**twice, **found}
 
 
 def servers_of(text: str) -> tuple[str, ...]:
