@@ -140,7 +140,7 @@ def topic_graph(graph: Graph) -> list[Fact]:
            UNION ALL
            SELECT NULL, replace(p.src, 'producer_group:', ''), {_TOPIC_OF.format("p.dst")}, count(*)
            FROM produced p SEMI JOIN visible v ON v.node_id = p.dst
-           WHERE NOT EXISTS (SELECT 1 FROM causes c WHERE c.src = p.dst)
+           WHERE NOT EXISTS (SELECT 1 FROM caused c WHERE c.src = p.dst)
            GROUP BY ALL
            UNION ALL
            SELECT {_TOPIC_OF.format("e.src")}, replace(e.dst, 'consumer_group:', ''), NULL, count(*)

@@ -40,24 +40,25 @@ _OTHERS: Final = """
       AND p.attrs.transaction_id IS DISTINCT FROM o.attrs.transaction_id"""
 """Half messages that never became visible and have the id of a message that did, by when they were prepared."""
 
-_PRODUCED: Final = """
-    SELECT src, dst, ts, event_id FROM edges e ANTI JOIN others o ON o.node_id = e.dst AND o.first_ts = e.ts
-    WHERE e.kind = 'PRODUCED'"""
+_WITHOUT_OTHERS: Final = "ANTI JOIN others o ON o.node_id = e.{0} AND o.first_ts = e.ts"
+"""What `others` are left out with; it is left out itself where there are none, which is usual and faster."""
+
+_PRODUCED: Final = "SELECT src, dst, ts, event_id FROM edges e {0} WHERE e.kind = 'PRODUCED'"
 """Edges from producer groups to their messages, without those of `others`."""
 
+_CAUSED: Final = "SELECT src, dst, ts, event_id FROM edges e {0} WHERE e.kind = 'CAUSED_BY'"
+"""Edges from messages to their causes as the table has them, without those of `others`."""
+
 _CAUSES: Final = f"""
-    WITH known AS (
-        SELECT src, dst, ts, event_id FROM edges e ANTI JOIN others o ON o.node_id = e.src AND o.first_ts = e.ts
-        WHERE e.kind = 'CAUSED_BY')
-    SELECT * FROM known WHERE NOT starts_with(dst, '{_UNNAMED}')
+    SELECT * FROM caused WHERE NOT starts_with(dst, '{_UNNAMED}')
     UNION ALL
-    SELECT e.src, coalesce(n.node_id, e.dst) AS dst, e.ts, e.event_id FROM known e LEFT JOIN (
+    SELECT e.src, coalesce(n.node_id, e.dst) AS dst, e.ts, e.event_id FROM caused e LEFT JOIN (
         SELECT DISTINCT node_id, attrs.message_id AS id FROM nodes
         WHERE kind = 'message' AND NOT starts_with(node_id, 'message:%RETRY%')
     ) n ON n.id = substr(e.dst, {len(_UNNAMED) + 1})
     WHERE starts_with(e.dst, '{_UNNAMED}')"""  # noqa: S608
-"""Edges from messages to their causes, without those of `others`. A cause without a topic is each message that may be
-meant, otherwise `message:?/<id>`."""
+"""The edges `caused`, in which a cause without a topic is each message that may be meant, otherwise
+`message:?/<id>`."""
 
 _VISIBLE: Final = "SELECT DISTINCT src AS node_id FROM edges WHERE kind = 'IN_TOPIC'"
 """Messages that ever were in a topic: not those of undecided and rolled-back transactions, nor cancelled ones."""
@@ -118,7 +119,7 @@ class Graph:
 
     def rows(self, query: str, parameters: Sequence[Any] = (), *, prepared: bool = False) -> list[Fact]:
         """Return the rows of `query`, which is SQL over `events`, `nodes` and `edges`; with `prepared` also over
-        `others`, `produced`, `causes` and `visible`, for which all nodes are read.
+        `others`, `produced`, `caused`, `causes` and `visible`, for which all nodes are read.
 
         Files that were compacted or pruned since the graph was opened have it opened anew."""
         for last in (False, True):
@@ -137,9 +138,11 @@ class Graph:
 
     def _prepare(self) -> None:
         if not self._is_prepared:
-            views = {"produced": _PRODUCED, "causes": _CAUSES, "visible": _VISIBLE}
             self._connection.execute(f"CREATE TEMP TABLE others AS {_OTHERS}")
-            for name, view in views.items():
+            (found,) = self._connection.execute("SELECT count(*) FROM others").fetchone() or (0,)
+            of_dst, of_src = (_WITHOUT_OTHERS.format(end) if found else "" for end in ("dst", "src"))
+            views = {"produced": _PRODUCED.format(of_dst), "caused": _CAUSED.format(of_src)}
+            for name, view in {**views, "causes": _CAUSES, "visible": _VISIBLE}.items():
                 self._connection.execute(f"CREATE VIEW {name} AS {view}")
             self._is_prepared = True
 
