@@ -94,8 +94,9 @@ def run(
         typer.Option("--openlineage", metavar="URL|FILE|env", help="Also report jobs and datasets to OpenLineage."),
     ] = None,
     cluster: Annotated[
-        str, typer.Option("--cluster", help="Name of the cluster in OpenLineage's namespace.")
-    ] = "default",
+        str,
+        typer.Option("--cluster", help="Name of the cluster in OpenLineage's namespace; default: its unique id."),
+    ] = "",
     window_s: Annotated[int, typer.Option("--window-s", min=1, help="Seconds that one OpenLineage run covers.")] = 60,
 ) -> None:
     """Update the lineage tables of a cluster with Spark until the command is interrupted.

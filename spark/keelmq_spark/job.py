@@ -126,6 +126,8 @@ def start(spark: "SparkSession", options: JobOptions, reporter: Reporter | None 
     with open_log(SourceOptions.parse(settings)) as source:
         first_index = source.first_index()
         cluster_uid = source.cluster_uid or _uid_at(source, first_index)
+    if reporter is not None:
+        reporter.read_from(cluster_uid)
     sink = LineageSink(Tables(options.tables, options.format), cluster_uid)
     begin = sink.next_index or first_index
     starting = {"cluster": cluster_uid, "index": begin} if cluster_uid else {"index": begin}
@@ -181,8 +183,7 @@ def run(options: JobOptions, reporter: Reporter | None, stopping: threading.Even
     report.
     """
     storage = storage_of(options.tables)
-    if options.format == "parquet":
-        storage.directory()
+    Tables(options.tables, options.format)  # raises before anything is made
     with storage.lock():
         _run(options, reporter, stopping)
 
@@ -192,7 +193,8 @@ def _run(options: JobOptions, reporter: Reporter | None, stopping: threading.Eve
     try:
         query = start(spark, options, reporter)
         while query.isActive and not stopping.wait(POLL_S):
-            pass
+            if reporter is not None:
+                reporter.tick()
         query.stop()
         failure = query.exception()
         if failure is not None:

@@ -5,6 +5,7 @@ gone or lags is no error: another one is asked until `timeout_ms` have passed wi
 """
 
 import asyncio
+import functools
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -13,7 +14,16 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from keelmq.admin import Admin
-from keelmq.errors import Closed, InvalidRequest, KeelMQError, LogRangeRemoved, ServerNotTrusted
+from keelmq.errors import (
+    Closed,
+    Forbidden,
+    InvalidRequest,
+    KeelMQError,
+    LogRangeRemoved,
+    ServerNotTrusted,
+    TopicNotFound,
+)
+from keelmq.limits import GROUP_TOPIC_PREFIXES
 from keelmq.log.log_events import EventsPage
 from keelmq.transport.connection import Connection
 from keelmq.transport.credentials import TokenFile
@@ -90,6 +100,26 @@ class LogReader:
     def first_index(self) -> int:
         """Return the first index of the log on the node that reaches furthest back."""
         return self._submit(self._first_index).result()
+
+    def missing_topics(self, topics: Sequence[str]) -> list[str]:
+        """Return the topics that do not exist. Of topics that the reader may not look at, it is not known; those of
+        groups exist when they have a message.
+        """
+        plain = [topic for topic in topics if not topic.startswith(GROUP_TOPIC_PREFIXES)]
+        return [topic for topic in plain if not self._submit(functools.partial(self._has_topic, topic)).result()]
+
+    async def _has_topic(self, topic: str) -> bool:
+        async def ask(admin: Admin) -> bool:
+            try:
+                await admin.topic(topic)
+            except TopicNotFound:
+                return False
+            return True
+
+        try:
+            return await self._until_answered(ask)
+        except Forbidden:
+            return True
 
     def index_at(self, timestamp_ms: int) -> int:
         """Return the index that separates earlier events from events at or after the time, or else the end."""

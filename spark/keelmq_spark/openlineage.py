@@ -2,12 +2,14 @@
 
 The namespace is `keelmq://<cluster>`; a topic is a dataset, a producer or consumer group is a job. A window of a job is
 a run. Its id derives from the job and the first Raft index, so a window that is reported again after a restart is the
-same run.
+same run. A run names all topics that its job is known to use, since backends take its last run for all there is.
 """
 
 import logging
+import threading
+import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +21,7 @@ from keelmq_spark.views import events
 
 PRODUCER: Final = "https://github.com/keelmq/keelmq/tree/main/spark"
 WINDOW_S: Final = 60
+UNNAMED: Final = "default"
 _RUNS: Final = uuid.UUID("6a2a5d8e-9a55-4c37-9a5e-0f6f1d2c7b10")
 
 log = logging.getLogger("keelmq.lineage")
@@ -76,8 +79,21 @@ def _count(into: dict[str, dict[str, Totals]], rows: Any, sums: list[tuple[str, 
         totals.bytes += row.get("bytes_sum") or 0
 
 
-def run_events(window: Window, cluster: str, window_s: int) -> list[Any]:
-    """Return a START and a COMPLETE event per job of the window."""
+class Known:
+    """Topics that jobs read and wrote so far, by job."""
+
+    def __init__(self) -> None:
+        self.inputs: dict[str, set[str]] = {}
+        self.outputs: dict[str, set[str]] = {}
+
+    def add(self, window: Window) -> None:
+        for known, seen in ((self.inputs, window.inputs), (self.outputs, window.outputs)):
+            for name, topics in seen.items():
+                known.setdefault(name, set()).update(topics)
+
+
+def run_events(window: Window, known: Known, cluster: str, window_s: int) -> list[Any]:
+    """Return a START and a COMPLETE event per job of the window, with the topics of the window and the known ones."""
     from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, RunEvent, RunState
     from openlineage.client.generated.input_statistics_input_dataset import InputStatisticsInputDatasetFacet
     from openlineage.client.generated.job_type_job import EmissionPattern, JobTypeJobFacet
@@ -100,7 +116,7 @@ def run_events(window: Window, cluster: str, window_s: int) -> list[Any]:
                     "inputStatistics": InputStatisticsInputDatasetFacet(rowCount=totals.messages, producer=PRODUCER)
                 },
             )
-            for topic, totals in sorted(window.inputs.get(name, {}).items())
+            for topic, totals in _totals(window.inputs.get(name, {}), known.inputs.get(name, ()))
         ]
         outputs = [
             OutputDataset(
@@ -112,7 +128,7 @@ def run_events(window: Window, cluster: str, window_s: int) -> list[Any]:
                     )
                 },
             )
-            for topic, totals in sorted(window.outputs.get(name, {}).items())
+            for topic, totals in _totals(window.outputs.get(name, {}), known.outputs.get(name, ()))
         ]
         told += [
             RunEvent(
@@ -124,41 +140,71 @@ def run_events(window: Window, cluster: str, window_s: int) -> list[Any]:
     return told
 
 
+def _totals(counted: Mapping[str, Totals], known: Iterable[str]) -> Iterable[tuple[str, Totals]]:
+    """Return the totals by topic, sorted; those of known topics that were not used are 0."""
+    return [(topic, counted.get(topic) or Totals()) for topic in sorted({*counted, *known})]
+
+
 class Reporter:
-    """Reports a window when it is over by the time of the events, and the rest on `close`.
+    """Reports a window when it is over by the time of the events or by the clock, and the rest on `close`. Any thread
+    may call it.
 
     A failing backend delays only the report: the window continues, and is reported after another `window_s`. Statistics
     that were not reported when the process ended are counted again only if their batch is processed again.
     """
 
-    def __init__(self, client: Any, cluster: str, window_s: int = WINDOW_S) -> None:
+    def __init__(
+        self, client: Any, cluster: str = "", window_s: int = WINDOW_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Report to `client`. Without a name of the cluster, `read_from` has to say which one it is."""
         self._client = client
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._known = Known()
+        self._begun_s = 0.0
+        """When the first event of the window came, by the clock."""
         self._cluster = cluster
         self._window_s = window_s
         self._window = Window()
         self._due_s = float(window_s)
 
+    def read_from(self, cluster_uid: str) -> None:
+        """Name the cluster by its unique id, unless it has a name; nodes of 0.2.0 do not tell one."""
+        self._cluster = self._cluster or cluster_uid or UNNAMED
+
     def add(self, batch: Any) -> None:
         """Count a batch that is in the tables."""
-        self._window.add(batch)
-        if self._window.duration_s >= self._due_s:
-            self._flush()
+        with self._lock:
+            if self._window.begin is None:
+                self._begun_s = self._clock()
+            self._window.add(batch)
+            if self._window.duration_s >= self._due_s:
+                self._flush()
+
+    def tick(self) -> None:
+        """Report the window if its time is over, although no event came that says so."""
+        with self._lock:
+            if self._window.begin is not None and self._clock() - self._begun_s >= self._window_s:
+                self._flush()
 
     def _flush(self) -> None:
+        self._known.add(self._window)
         try:
-            for event in run_events(self._window, self._cluster, self._window_s):
+            for event in run_events(self._window, self._known, self._cluster, self._window_s):
                 self._client.emit(event)
         except Exception as exc:  # any configured transport may raise its own errors
             log.warning("OpenLineage is told later: %s", exc)
             self._due_s = self._window.duration_s + self._window_s
+            self._begun_s = self._clock()
             return
         self._window = Window()
         self._due_s = float(self._window_s)
 
     def close(self) -> None:
         """Report the counted statistics, and close the client."""
-        if self._window.begin is not None:
-            self._flush()
+        with self._lock:
+            if self._window.begin is not None:
+                self._flush()
         self._client.close()
 
 

@@ -1,4 +1,4 @@
-"""The Spark data source `keelmq`: the committed log as a stream, or as a batch.
+"""The Spark data source `keelmq`: the committed log as a stream, or as a batch; and rows as messages (writing.py).
 
     keelmq_spark.register(spark)
     events = spark.readStream.format("keelmq").option("servers", "http://…,http://…").option("view", "events").load()
@@ -9,18 +9,24 @@ Planner and executors are other processes than the driver: the classes here are 
 has to be installed on the executors.
 """
 
-from collections.abc import Iterator, Sequence
+import functools
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from keelmq.limits import GROUP_TOPIC_PREFIXES
 from keelmq_spark.log_reader import LogReader
 from keelmq_spark.options import SourceOptions
+from keelmq_spark.options_of_sink import SinkOptions
 from keelmq_spark.views.decode import event_batches
 from keelmq_spark.views.events import EVENTS_SPARK
 from keelmq_spark.views.messages import message_batches, messages_schema
+from keelmq_spark.writing import KeelMQStreamWriter, KeelMQWriter
 
 ENTRIES_PER_PARTITION_MIN: Final = 64
 """Minimum number of entries per partition; fewer are not worth another task."""
@@ -58,6 +64,16 @@ class KeelMQDataSource(DataSource):
     def streamReader(self, schema: StructType) -> "KeelMQStreamReader":  # noqa: N802 - Spark's name
         return KeelMQStreamReader(SourceOptions.parse(self.options))
 
+    def writer(self, schema: StructType, overwrite: bool) -> KeelMQWriter:
+        if overwrite:
+            raise ValueError("a log is not overwritten: use the mode append")
+        return KeelMQWriter(SinkOptions.parse(self.options), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> KeelMQStreamWriter:  # noqa: N802 - as above
+        if overwrite:
+            raise ValueError("a log is not overwritten: use the output mode append")
+        return KeelMQStreamWriter(SinkOptions.parse(self.options), schema)
+
 
 class KeelMQReader(DataSourceReader):
     """Reads the log as a batch, up to its end when the query is planned."""
@@ -68,6 +84,7 @@ class KeelMQReader(DataSourceReader):
     def partitions(self) -> Sequence[LogRange]:
         options = self._options
         with open_log(options) as log:
+            require_topics(log, options)
             start = starting_index(log, options)
             end = log.end_index(1)
             cluster_uid = log.cluster_uid
@@ -92,10 +109,13 @@ class KeelMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_end: int | None = None
         """Index at which a query with the trigger AvailableNow ends; None for other queries."""
         self._known_end = 0
+        self._waiting_for = -1
+        """Index that the next batch begins at, since `_waiting_since_s`."""
+        self._waiting_since_s = 0.0
 
     def initialOffset(self) -> Offset:  # noqa: N802
-        index = starting_index(self._reader(), self._options)
-        return self._offset(index)
+        require_topics(self._reader(), self._options)
+        return self._offset(starting_index(self._reader(), self._options))
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         """Return the end of the next batch, never before `start`: a new leader may know less than the last one.
@@ -107,9 +127,20 @@ class KeelMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = self._last_end
         else:
             end = self._known_end = log.end_index(begin, wait_ms=PLANNER_WAIT_MS)
+            if self._waits(begin, end):
+                return self._offset(begin)
         if isinstance(limit, ReadMaxRows):
             end = min(end, begin + limit.max_rows)
         return self._offset(max(begin, end))
+
+    def _waits(self, begin: int, end: int) -> bool:
+        """Return whether the entries are too few for a batch, and have not waited for too long."""
+        now_s = time.monotonic()
+        if self._waiting_for != begin:
+            self._waiting_for, self._waiting_since_s = begin, now_s
+        if end - begin >= self._options.min_offsets_per_trigger:
+            return False
+        return (now_s - self._waiting_since_s) * 1000 < self._options.max_trigger_delay_ms
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         limit = self._options.max_offsets_per_trigger
@@ -181,6 +212,22 @@ def starting_index(log: LogReader, options: SourceOptions) -> int:
     return options.starting
 
 
+def require_topics(log: LogReader, options: SourceOptions) -> None:
+    """Raise ValueError when a topic does not exist, as far as the reader may know."""
+    missing = log.missing_topics(options.topics) if options.fail_on_data_loss else []
+    if missing:
+        raise ValueError(
+            f"subscribe: there is no topic {', '.join(missing)}; failOnDataLoss=false reads what the log still has of "
+            "topics that were deleted"
+        )
+
+
+def _matching(pattern: str) -> Callable[[str], bool]:
+    """Return whether a topic, other than those of groups, matches; each topic is looked at once."""
+    matches = re.compile(pattern).fullmatch
+    return functools.cache(lambda topic: not topic.startswith(GROUP_TOPIC_PREFIXES) and matches(topic) is not None)
+
+
 def split(
     start: int, end: int, partitions: int, *, from_earliest: bool = False, cluster_uid: str = ""
 ) -> list[LogRange]:
@@ -207,7 +254,8 @@ def read_range(options: SourceOptions, part: LogRange) -> Iterator[Any]:
         else:
             yield from message_batches(
                 pages,
-                options.topics,
+                frozenset(options.topics).__contains__ if options.pattern is None else _matching(options.pattern),
                 first_offsets=options.first_offsets,
+                last_offsets=options.last_offsets,
                 include_headers=options.include_headers,
             )

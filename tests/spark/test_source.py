@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -164,6 +164,30 @@ def test_messages_look_like_those_of_the_kafka_source(spark: SparkSession, clust
     begun_ms = int(last.timestamp.timestamp() * 1000)
     assert read(spark, cluster, subscribe="messages", startingTimestamp=str(begun_ms)).count() >= 1
     assert read(spark, cluster, subscribe="messages", startingTimestamp=str(begun_ms + 3_600_000)).count() == 0
+
+
+def test_topics_by_pattern_ends_by_queue_and_topics_that_do_not_exist(
+    spark: SparkSession, cluster: ClusterProcess, tmp_path: Path
+) -> None:
+    first = send(cluster, "by-pattern-1", [[b"x"] * 5])
+    second = send(cluster, "by-pattern-2", [[b"y"] * 5])
+    send(cluster, "not-by-pattern-1", [[b"z"]])
+
+    def found(**options: str) -> list[str]:
+        return sorted(row.message_id for row in read(spark, cluster, **options).collect())
+
+    assert found(subscribePattern="by-pattern-[0-9]") == sorted(first + second)
+    rows = read(spark, cluster, subscribe="by-pattern-1").collect()
+    ends = json.dumps({"by-pattern-1": {str(rows[0].partition): 3}})
+    assert found(subscribe="by-pattern-1", endingOffsets=ends) == first[:3]
+    latest = json.dumps({"by-pattern-1": {"0": -1, "1": -1}})
+    assert found(subscribe="by-pattern-1", endingOffsets=latest) == first
+    with pytest.raises(PySparkException, match="there is no topic nowhere;"):
+        found(subscribe="by-pattern-1,nowhere")
+    assert found(subscribe="by-pattern-1,nowhere,%RETRY%nobody", failOnDataLoss="false") == first
+    assert found(subscribe="%RETRY%nobody") == []
+    with pytest.raises(StreamingQueryException, match="there is no topic nowhere;"):
+        write(stream(spark, cluster, subscribe="nowhere"), tmp_path, availableNow=True).awaitTermination()
 
 
 def test_a_checkpoint_and_tables_of_another_cluster_are_refused(

@@ -21,9 +21,10 @@ from keelmq_spark.folding.fold_state import (
     key_of,
 )
 from keelmq_spark.folding.log_order import in_log_order, made_again, offsets_by_queue
+from keelmq_spark.folding.open_messages import comes_from, free_key, half_key, make_way
 from keelmq_spark.folding.places import READ_AHEAD_MESSAGES, Places, node_ids
 from keelmq_spark.folding.processed import forget_processed, is_news, newly_processed
-from keelmq_spark.folding.rows import Edges, Row, constant, nodes_table, plain, single_rows
+from keelmq_spark.folding.rows import Edges, Row, constant, joined, message_row, nodes_table, plain, single_rows
 from keelmq_spark.tables import schema
 from keelmq_spark.tables.schema import message_node, node
 from keelmq_spark.views import events
@@ -127,11 +128,11 @@ class Fold:
     def _publish_columns(self, rows: Any) -> Any:
         ids = node_ids(rows["topic"], rows["message_id"])
         ts, event_ids, count = rows["ts"], rows["event_id"], rows.num_rows
-        self._edges.add_columns(ids, _joined("topic:", rows["topic"]), schema.IN_TOPIC, ts, event_ids)
+        self._edges.add_columns(ids, joined("topic:", rows["topic"]), schema.IN_TOPIC, ts, event_ids)
         has_group = pc.is_valid(rows["group"])
         if pc.any(has_group).as_py():
             part = rows.filter(has_group)
-            producers = _joined("producer_group:", part["group"])
+            producers = joined("producer_group:", part["group"])
             kept = pa.chunked_array([ids]).filter(has_group)
             self._edges.add_columns(producers, kept, schema.PRODUCED, part["ts"], part["event_id"])
         has_cause = pc.is_valid(rows["causation_id"])
@@ -198,7 +199,7 @@ class Fold:
                 self._schedule(row)
             case events.CANCEL | events.EXPIRE:
                 state = schema.CANCELLED if row.type == events.CANCEL else schema.EXPIRED
-                self._settle(message_node(row.topic, row.message_id), state, row)
+                self._settle(comes_from(self.state.messages, message_node(row.topic, row.message_id), None), state, row)
             case events.ACK:
                 self._acknowledge(row)
             case events.RESET:  # what was given back before it comes again
@@ -219,27 +220,23 @@ class Fold:
             _, purged = self._places.between((row.topic, row.queue), begin, end)
             self._edges.add_all(purged, topic, schema.PURGED_FROM, row.us, row.event_id)
 
-    def _open_message(self, row: Row, state: str) -> NodeRow:
-        """Return the open node of the row's message; create and connect it if it is not known."""
-        node_id = message_node(row.topic, row.message_id)
-        known = self.state.messages.get(node_id)
-        if known is None:
-            known = self.state.messages[node_id] = NodeRow(
-                node_id, schema.MESSAGE, row.us, row.us, state, row.message_id, row.topic, row.queue, None,
-                row.transaction_id, row.group, row.client, None, row.trace_id, row.key, row.bytes, row.raft_index,
-            )  # fmt: skip
-            if row.group:
-                producer = node(schema.PRODUCER_GROUP, row.group)
-                self._edges.add(producer, node_id, schema.PRODUCED, row.us, row.event_id)
-            if row.causation_id:
-                self._add_causes(node_id, row.causation_id, row.us, row.event_id)
-        return known
+    def _new_message(self, row: Row, node_id: str, state: str) -> NodeRow:
+        """Return a node for the row's message, which has no earlier events, and connect it."""
+        if row.group:
+            producer = node(schema.PRODUCER_GROUP, row.group)
+            self._edges.add(producer, node_id, schema.PRODUCED, row.us, row.event_id)
+        if row.causation_id:
+            self._add_causes(node_id, row.causation_id, row.us, row.event_id)
+        return message_row(row, node_id, state)
 
     def _half(self, row: Row) -> None:
-        message = self._open_message(row, schema.HALF)
+        node_id, messages = message_node(row.topic, row.message_id), self.state.messages
+        if half_key(messages, node_id, row.transaction_id) is None:
+            key = free_key(messages, node_id, row.transaction_id)
+            messages[key] = self._new_message(row, node_id, schema.HALF)
         transaction = self._open_transaction(row)
-        if message.node_id not in transaction.messages:
-            transaction.messages.append(message.node_id)
+        if node_id not in transaction.messages:
+            transaction.messages.append(node_id)
 
     def _open_transaction(self, row: Row) -> OpenTransaction:
         known = self.state.transactions.get(row.transaction_id)
@@ -264,37 +261,52 @@ class Fold:
                 (schema.DISCARDED, schema.DISCARDED) if row.type == events.DISCARD else (schema.PREPARED, schema.HALF)
             )
             transaction.row.change(state, row.us, row.raft_index)
-            for node_id in transaction.messages:
-                if (message := self.state.messages.get(node_id)) is not None:
-                    message.change(of_messages, row.us, row.raft_index)
+            for key in self._halves(transaction):
+                self.state.messages[key].change(of_messages, row.us, row.raft_index)
             return
         del self.state.transactions[row.transaction_id]
         transaction.row.change(decided, row.us, row.raft_index)
         self._settled.append(transaction.row)
         self._edges.add_all(transaction.messages, transaction.row.node_id, schema.DECIDED_BY, row.us, row.event_id)
-        for node_id in transaction.messages:
+        for key in self._halves(transaction):
             if decided == schema.ROLLED_BACK:
-                self._settle(node_id, schema.ROLLED_BACK, row)
-            elif (message := self.state.messages.get(node_id)) is not None:
-                message.change(schema.COMMITTED, row.us, row.raft_index)
-                self._committed.append(node_id)
+                self._settle(key, schema.ROLLED_BACK, row)
+            else:
+                self.state.messages[key].change(schema.COMMITTED, row.us, row.raft_index)
+                self._committed.append(key)
+
+    def _halves(self, transaction: OpenTransaction) -> list[str]:
+        """Return the keys of the open half messages of a transaction."""
+        transaction_id = transaction.row.transaction_id or ""
+        keys = (half_key(self.state.messages, node_id, transaction_id) for node_id in transaction.messages)
+        return [key for key in keys if key is not None]
+
+    def _visible_message(self, row: Row, state: str) -> NodeRow:
+        """Return the node of a message that is published or scheduled now, which is open no longer."""
+        node_id = message_node(row.topic, row.message_id)
+        key = comes_from(self.state.messages, node_id, row.transaction_id)
+        if key is not None:
+            return self.state.messages.pop(key)
+        if row.transaction_id and state == schema.PUBLISHED:  # the half message is older than the tables
+            transaction = node(schema.TRANSACTION, row.transaction_id)
+            self._edges.add(node_id, transaction, schema.DECIDED_BY, row.us, row.event_id)
+        return self._new_message(row, node_id, state)
 
     def _publish(self, row: Row) -> None:
-        known = message_node(row.topic, row.message_id) in self.state.messages
-        message = self._open_message(row, schema.PUBLISHED)
-        if row.transaction_id and not known:  # the half message is older than the tables
-            transaction = node(schema.TRANSACTION, row.transaction_id)
-            self._edges.add(message.node_id, transaction, schema.DECIDED_BY, row.us, row.event_id)
+        message = self._visible_message(row, schema.PUBLISHED)
         message.queue, message.offset = row.queue, row.offset
         self._edges.add(message.node_id, node(schema.TOPIC, row.topic), schema.IN_TOPIC, row.us, row.event_id)
-        self._settle(message.node_id, schema.PUBLISHED, row)
+        message.change(schema.PUBLISHED, row.us, row.raft_index)
+        self._settled.append(message)
 
     def _schedule(self, row: Row) -> None:
-        message = self._open_message(row, schema.SCHEDULED)
+        message = self._visible_message(row, schema.SCHEDULED)
         message.change(schema.SCHEDULED, row.us, row.raft_index)
+        make_way(self.state.messages, message.node_id)
+        self.state.messages[message.node_id] = message
 
-    def _settle(self, node_id: str, state: str, row: Row) -> None:
-        message = self.state.messages.pop(node_id, None)
+    def _settle(self, key: str | None, state: str, row: Row) -> None:
+        message = self.state.messages.pop(key, None) if key is not None else None
         if message is not None:
             message.change(state, row.us, row.raft_index)
             self._settled.append(message)
@@ -311,10 +323,8 @@ class Fold:
         origin = self._origin(row)
         entry, number = row.event_id.split(":")[-2:]
         copy = f"{message_node(retry_topic, row.message_id)}@{entry}:{number}"
-        self.state.messages[copy] = NodeRow(
-            copy, schema.MESSAGE, row.us, row.us, schema.SCHEDULED, row.message_id, retry_topic, 0, None,
-            row.transaction_id, row.group, row.client, row.attempt, row.trace_id, row.key, row.bytes, row.raft_index,
-        )  # fmt: skip
+        delivery = self.state.messages[copy] = message_row(row, copy, schema.SCHEDULED)
+        delivery.topic, delivery.queue, delivery.attempt = retry_topic, 0, row.attempt
         self._edges.add(copy, origin, schema.RETRY_OF, row.us, row.event_id)
         self._give_back(row, self._delivery(row, origin, copy))
 
@@ -415,12 +425,11 @@ class Fold:
 
     def _let_go(self) -> None:
         state = self.state
-        for node_id in self._committed:
-            message = state.messages.get(node_id)
+        for key in self._committed:
+            message = state.messages.get(key)
             if message is not None and message.state == schema.COMMITTED:
-                # The commit neither published nor scheduled it: another message with this id was first and owns the
-                # node.
-                del state.messages[node_id]
+                # The commit neither published nor scheduled it: another message with this id was first.
+                self._settled.append(state.messages.pop(key))
         while len(state.messages) > OPEN_MAX:
             self._settled.append(state.messages.pop(next(iter(state.messages))))
         while len(state.transactions) > OPEN_MAX:
@@ -436,7 +445,3 @@ def _of_topics(batch: Any) -> Any:
 def _of_groups(topics: Any) -> Any:
     retry, dead = (pc.starts_with(topics, prefix) for prefix in schema.GROUP_TOPICS)
     return pc.or_(retry, dead)
-
-
-def _joined(prefix: str, names: Any) -> Any:
-    return pc.binary_join_element_wise(prefix, names, "")

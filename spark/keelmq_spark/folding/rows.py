@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keelmq_spark.folding.fold_state import NodeRow
-from keelmq_spark.tables.schema import ATTRIBUTES, EDGES, NODES
+from keelmq_spark.tables.schema import ATTRIBUTES, EDGES, MESSAGE, NODES
 
 
 class Row(NamedTuple):
@@ -39,6 +39,14 @@ def single_rows(events: Any) -> Iterator[Row]:
     """Yield the rows of a table of events."""
     table = events.append_column("us", pc.cast(events["ts"], pa.int64())).select(list(Row._fields))
     return map(Row, *(column.to_pylist() for column in table.columns))
+
+
+def message_row(row: Row, node_id: str, state: str) -> NodeRow:
+    """Return the node of the event's message, which has no offset yet."""
+    return NodeRow(
+        node_id, MESSAGE, row.us, row.us, state, row.message_id, row.topic, row.queue, None,
+        row.transaction_id, row.group, row.client, None, row.trace_id, row.key, row.bytes, row.raft_index,
+    )  # fmt: skip
 
 
 class Edges:
@@ -89,6 +97,10 @@ def nodes_table(rows: Iterable[NodeRow]) -> Any:
 
 def constant(value: str, length: int) -> Any:
     return pa.repeat(pa.scalar(value, pa.string()), length)
+
+
+def joined(prefix: str, names: Any) -> Any:
+    return pc.binary_join_element_wise(prefix, names, "")
 
 
 def plain(column: Any) -> Any:

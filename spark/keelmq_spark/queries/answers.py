@@ -22,9 +22,11 @@ def story(graph: Graph, node_id: str) -> Fact:
     if node["kind"] == schema.MESSAGE:
         around += [edge["src"] for edge in graph.edges("dst", [node_id], [schema.RETRY_OF])]
     last = None if node["kind"] in (schema.MESSAGE, schema.TRANSACTION) else LIMIT
-    edges = graph.named(graph.edges("src", around, last=last)) + graph.edges("dst", [node_id], last=last)
-    if node["kind"] == schema.MESSAGE:
-        unnamed = graph.edges("dst", also_unnamed([node_id])[1:], [schema.CAUSED_BY])
+    own = node["kind"] == schema.MESSAGE
+    edges = graph.named(graph.edges("src", around, last=last, own=own))
+    edges += graph.edges("dst", [node_id], last=last, own=own)
+    if own:
+        unnamed = graph.edges("dst", also_unnamed([node_id])[1:], [schema.CAUSED_BY], own=True)
         edges += [edge | {"dst": node_id} for edge in unnamed]
     unique = {(edge["src"], edge["dst"], edge["kind"]): edge for edge in edges}
     edges = sorted(unique.values(), key=lambda edge: (edge["ts"], edge["event_id"]))
@@ -76,8 +78,8 @@ def impact(graph: Graph, producer_group: str, begin: datetime, end: datetime) ->
     """
     return graph.rows(
         f"""WITH RECURSIVE touched AS (
-               SELECT dst AS node_id, 0 AS depth FROM edges
-               WHERE kind = 'PRODUCED' AND src = ? AND ts >= ? AND ts < ?
+               SELECT dst AS node_id, 0 AS depth FROM produced
+               WHERE src = ? AND ts >= ? AND ts < ?
                UNION
                SELECT e.src, t.depth + 1 FROM touched t
                JOIN causes e ON e.dst = t.node_id WHERE t.depth < {DEPTH_MAX}
@@ -91,6 +93,7 @@ def impact(graph: Graph, producer_group: str, begin: datetime, end: datetime) ->
                   count(*) AS messages, max(depth) AS depth
            FROM consumed GROUP BY ALL ORDER BY depth, topic, consumer_group""",  # noqa: S608
         [schema.node(schema.PRODUCER_GROUP, producer_group), begin, end],
+        prepared=True,
     )
 
 
@@ -121,6 +124,7 @@ def orphans(graph: Graph, limit: int = LIMIT) -> list[Fact]:
            WHERE NOT EXISTS (SELECT 1 FROM nodes n WHERE n.node_id = e.dst)
            ORDER BY ts, node_id, what LIMIT ?""",
         [limit],
+        prepared=True,
     )
 
 
@@ -132,16 +136,17 @@ def topic_graph(graph: Graph) -> list[Fact]:
         f"""SELECT {_TOPIC_OF.format("c.dst")} AS source, replace(p.src, 'producer_group:', '') AS "group",
                   {_TOPIC_OF.format("c.src")} AS target, count(*) AS messages
            FROM causes c SEMI JOIN visible v ON v.node_id = c.src
-           LEFT JOIN edges p ON p.kind = 'PRODUCED' AND p.dst = c.src GROUP BY ALL
+           LEFT JOIN produced p ON p.dst = c.src GROUP BY ALL
            UNION ALL
            SELECT NULL, replace(p.src, 'producer_group:', ''), {_TOPIC_OF.format("p.dst")}, count(*)
-           FROM edges p SEMI JOIN visible v ON v.node_id = p.dst WHERE p.kind = 'PRODUCED'
-             AND NOT EXISTS (SELECT 1 FROM edges c WHERE c.kind = 'CAUSED_BY' AND c.src = p.dst)
+           FROM produced p SEMI JOIN visible v ON v.node_id = p.dst
+           WHERE NOT EXISTS (SELECT 1 FROM caused c WHERE c.src = p.dst)
            GROUP BY ALL
            UNION ALL
            SELECT {_TOPIC_OF.format("e.src")}, replace(e.dst, 'consumer_group:', ''), NULL, count(*)
            FROM edges e WHERE e.kind = 'CONSUMED_BY' GROUP BY ALL
            ORDER BY 1 NULLS FIRST, 2, 3""",  # noqa: S608
+        prepared=True,
     )
 
 
@@ -151,10 +156,13 @@ def latency(graph: Graph) -> list[Fact]:
         """WITH passed AS (
                SELECT n.attrs.topic AS topic, replace(e.dst, 'consumer_group:', '') AS consumer_group,
                       date_diff('microseconds', n.first_ts, e.ts) / 1000.0 AS ms
-               FROM edges e JOIN nodes n ON n.node_id = e.src WHERE e.kind = 'CONSUMED_BY')
+               FROM edges e
+               JOIN (FROM nodes ANTI JOIN others USING (node_id, first_ts)) n ON n.node_id = e.src
+               WHERE e.kind = 'CONSUMED_BY')
            SELECT topic, consumer_group, count(*) AS messages, round(quantile_cont(ms, 0.5), 1) AS p50_ms,
                   round(quantile_cont(ms, 0.99), 1) AS p99_ms, round(max(ms), 1) AS max_ms
-           FROM passed GROUP BY ALL ORDER BY topic, consumer_group"""
+           FROM passed GROUP BY ALL ORDER BY topic, consumer_group""",
+        prepared=True,
     )
 
 
@@ -174,13 +182,14 @@ def dead_letters(graph: Graph, consumer_group: str | None = None, limit: int = L
     return graph.rows(
         """SELECT d.src AS node_id, replace(d.dst, 'consumer_group:', '') AS consumer_group, min(d.ts) AS dead_since,
                   any_value(n.attrs.key) AS key, any_value(n.attrs."group") AS producer_group, min(n.first_ts) AS sent
-           FROM edges d LEFT JOIN nodes n ON n.node_id = d.src
+           FROM edges d LEFT JOIN (FROM nodes ANTI JOIN others USING (node_id, first_ts)) n ON n.node_id = d.src
            WHERE d.kind = 'DEAD_LETTERED' AND (? IS NULL OR d.dst = ?)
              AND NOT EXISTS (
                  SELECT 1 FROM edges c
                  WHERE c.kind = 'CONSUMED_BY' AND c.src = d.src AND c.dst = d.dst AND c.ts >= d.ts)
            GROUP BY d.src, d.dst ORDER BY dead_since, node_id, consumer_group LIMIT ?""",
         [*[consumer_group and schema.node(schema.CONSUMER_GROUP, consumer_group)] * 2, limit],
+        prepared=True,
     )
 
 
@@ -217,7 +226,11 @@ def resets(graph: Graph, limit: int = LIMIT) -> list[Fact]:
 
 def summary(graph: Graph) -> dict[str, Any]:
     """Return the number of events, of nodes by kind and state, and of edges by kind."""
-    nodes = graph.rows("SELECT kind, state, count(DISTINCT node_id) AS n FROM nodes GROUP BY ALL ORDER BY ALL")
+    nodes = graph.rows(
+        """SELECT kind, state, count(DISTINCT node_id) AS n FROM nodes ANTI JOIN others USING (node_id, first_ts)
+           GROUP BY ALL ORDER BY ALL""",
+        prepared=True,
+    )
     edges = graph.rows("SELECT kind, count(DISTINCT (src, dst)) AS n FROM edges GROUP BY ALL ORDER BY ALL")
     (events,) = graph.rows("SELECT count(*) AS n, max(raft_index) AS raft_index FROM events")
     return {"events": events, "nodes": nodes, "edges": edges}

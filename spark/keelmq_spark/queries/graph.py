@@ -1,10 +1,12 @@
 """Reads the tables with DuckDB, without Spark: point look-ups, and walks along CAUSED_BY.
 
 A graph shows the tables as they were complete when it was opened. A node that came again after it was settled, or an
-edge that was seen twice, is merged: the newest state, the first edge.
+edge that was seen twice, is merged: the newest state, the first edge. Of messages with one id, a published one is the
+message: half messages of other transactions that had its id never became visible, and say nothing about it (`others`).
 """
 
 from collections.abc import Iterable, Sequence
+from functools import reduce
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -31,15 +33,31 @@ _UNNAMED: Final = f"{schema.MESSAGE}:{schema.ANY_TOPIC}/"
 
 _NODE_COLUMNS: Final = "node_id, kind, first_ts, last_ts, state, unnest(attrs)"
 
+_OTHERS: Final = """
+    SELECT DISTINCT o.node_id, o.first_ts FROM nodes o JOIN nodes p USING (node_id)
+    WHERE o.kind = 'message' AND o.state <> 'published' AND o.attrs.transaction_id IS NOT NULL
+      AND p.kind = 'message' AND p.state = 'published' AND p.first_ts <> o.first_ts
+      AND p.attrs.transaction_id IS DISTINCT FROM o.attrs.transaction_id"""
+"""Half messages that never became visible and have the id of a message that did, by when they were prepared."""
+
+_WITHOUT_OTHERS: Final = "ANTI JOIN others o ON o.node_id = e.{0} AND o.first_ts = e.ts"
+"""What `others` are left out with; it is left out itself where there are none, which is usual and faster."""
+
+_PRODUCED: Final = "SELECT src, dst, ts, event_id FROM edges e {0} WHERE e.kind = 'PRODUCED'"
+"""Edges from producer groups to their messages, without those of `others`."""
+
+_CAUSED: Final = "SELECT src, dst, ts, event_id FROM edges e {0} WHERE e.kind = 'CAUSED_BY'"
+"""Edges from messages to their causes as the table has them, without those of `others`."""
+
 _CAUSES: Final = f"""
-    SELECT src, dst, ts, event_id FROM edges WHERE kind = 'CAUSED_BY' AND NOT starts_with(dst, '{_UNNAMED}')
+    SELECT * FROM caused WHERE NOT starts_with(dst, '{_UNNAMED}')
     UNION ALL
-    SELECT e.src, coalesce(n.node_id, e.dst) AS dst, e.ts, e.event_id FROM edges e LEFT JOIN (
+    SELECT e.src, coalesce(n.node_id, e.dst) AS dst, e.ts, e.event_id FROM caused e LEFT JOIN (
         SELECT DISTINCT node_id, attrs.message_id AS id FROM nodes
         WHERE kind = 'message' AND NOT starts_with(node_id, 'message:%RETRY%')
     ) n ON n.id = substr(e.dst, {len(_UNNAMED) + 1})
-    WHERE e.kind = 'CAUSED_BY' AND starts_with(e.dst, '{_UNNAMED}')"""  # noqa: S608
-"""Edges from messages to their causes. A cause without a topic is each message that may be meant, otherwise
+    WHERE starts_with(e.dst, '{_UNNAMED}')"""  # noqa: S608
+"""The edges `caused`, in which a cause without a topic is each message that may be meant, otherwise
 `message:?/<id>`."""
 
 _VISIBLE: Final = "SELECT DISTINCT src AS node_id FROM edges WHERE kind = 'IN_TOPIC'"
@@ -73,7 +91,7 @@ class Graph:
                 if not left:
                     raise
             else:
-                self._connection.execute(f"CREATE VIEW causes AS {_CAUSES}; CREATE VIEW visible AS {_VISIBLE}")
+                self._is_prepared = False
                 return
         raise TablesError(f"{self._place} is committed more often than its files can be listed: ask again")
 
@@ -99,12 +117,15 @@ class Graph:
     ) -> None:
         self.close()
 
-    def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[Fact]:
-        """Return the rows of `query`: DuckDB SQL over `events`, `nodes`, `edges`, `causes` and `visible`.
+    def rows(self, query: str, parameters: Sequence[Any] = (), *, prepared: bool = False) -> list[Fact]:
+        """Return the rows of `query`, which is SQL over `events`, `nodes` and `edges`; with `prepared` also over
+        `others`, `produced`, `caused`, `causes` and `visible`, for which all nodes are read.
 
         Files that were compacted or pruned since the graph was opened have it opened anew."""
         for last in (False, True):
             try:
+                if prepared:
+                    self._prepare()
                 rows: list[Fact] = self._connection.sql(query, params=list(parameters)).to_arrow_table().to_pylist()
             except (duckdb.IOException, duckdb.InvalidInputException):  # the second one for a dataset
                 if last:
@@ -115,23 +136,56 @@ class Graph:
                 return rows
         raise AssertionError
 
+    def _prepare(self) -> None:
+        if not self._is_prepared:
+            self._connection.execute(f"CREATE TEMP TABLE others AS {_OTHERS}")
+            (found,) = self._connection.execute("SELECT count(*) FROM others").fetchone() or (0,)
+            of_dst, of_src = (_WITHOUT_OTHERS.format(end) if found else "" for end in ("dst", "src"))
+            views = {"produced": _PRODUCED.format(of_dst), "caused": _CAUSED.format(of_src)}
+            for name, view in {**views, "causes": _CAUSES, "visible": _VISIBLE}.items():
+                self._connection.execute(f"CREATE VIEW {name} AS {view}")
+            self._is_prepared = True
+
     def nodes(self, node_ids: Iterable[str]) -> list[Fact]:
         """Return the existing nodes with these ids, each once, in the order of the ids."""
         wanted = list(dict.fromkeys(node_ids))
-        if not wanted:
-            return []
-        rows = self.rows(f"SELECT {_NODE_COLUMNS} FROM nodes WHERE {_is('node_id', wanted)}", wanted)  # noqa: S608
-        found: dict[str, Fact] = {}
-        for row in rows:
-            known = found.get(row["node_id"])
-            found[row["node_id"]] = row if known is None else _merged(known, row)
-        return [found[node_id] for node_id in wanted if node_id in found]
+        found = self._rows_of(wanted)
+        return [reduce(_merged, without_others(found[node_id])) for node_id in wanted if node_id in found]
+
+    def _rows_of(self, node_ids: Sequence[str]) -> dict[str, list[Fact]]:
+        """Return the rows of the nodes."""
+        found: dict[str, list[Fact]] = {}
+        if node_ids:
+            query = f"SELECT {_NODE_COLUMNS} FROM nodes WHERE {_is('node_id', node_ids)}"  # noqa: S608
+            for row in self.rows(query, node_ids):
+                found.setdefault(row["node_id"], []).append(row)
+        return found
+
+    def _own(self, edges: Sequence[Fact]) -> list[Fact]:
+        """Return the edges without those of a half message that says nothing about the message with its id."""
+        of_messages = {"PRODUCED": "dst", "CAUSED_BY": "src", "DECIDED_BY": "src"}
+        ends = {edge[of_messages[edge["kind"]]] for edge in edges if edge["kind"] in of_messages}
+        others = set()
+        for node_id, rows in self._rows_of(sorted(ends)).items():
+            kept = without_others(rows)
+            others |= {(node_id, row[time]) for row in rows if row not in kept for time in ("first_ts", "last_ts")}
+        return [
+            edge
+            for edge in edges
+            if edge["kind"] not in of_messages or (edge[of_messages[edge["kind"]]], edge["ts"]) not in others
+        ]
 
     def edges(
-        self, column: str, node_ids: Iterable[str], kinds: Sequence[str] = (), last: int | None = None
+        self,
+        column: str,
+        node_ids: Iterable[str],
+        kinds: Sequence[str] = (),
+        *,
+        last: int | None = None,
+        own: bool = False,
     ) -> list[Fact]:
         """Return the edges whose `column` (src or dst) is one of the ids, each once, ordered by time; with `last` no
-        more than this number, the last ones.
+        more than this number, the last ones, and with `own` without those of `others`.
         """
         wanted = list(dict.fromkeys(node_ids))
         if not wanted:
@@ -141,7 +195,8 @@ class Graph:
         if last is not None:
             query += f" ORDER BY ts DESC, src, dst LIMIT {last:d}"
         found: dict[tuple[str, str, str], Fact] = {}
-        for row in self.rows(query, [*wanted, *kinds]):
+        rows = self.rows(query, [*wanted, *kinds])
+        for row in self._own(rows) if own else rows:
             known = found.get((row["src"], row["dst"], row["kind"]))
             if known is None or row["ts"] < known["ts"]:
                 found[row["src"], row["dst"], row["kind"]] = row
@@ -178,7 +233,8 @@ class Graph:
         for step in range(1, depth + 1):
             near, far = ("dst", "src") if forward else ("src", "dst")
             following = []
-            for edge in self.edges(near, also_unnamed(frontier) if forward else frontier, [schema.CAUSED_BY]):
+            near_ids = also_unnamed(frontier) if forward else frontier
+            for edge in self.edges(near, near_ids, [schema.CAUSED_BY], own=True):
                 for node_id in [edge[far]] if forward else self._named(edge[far]):
                     if node_id not in seen and len(seen) < FOUND_MAX:
                         seen.add(node_id)
@@ -215,6 +271,15 @@ def also_unnamed(node_ids: Sequence[str]) -> list[str]:
 def _is(column: str, values: Sequence[str]) -> str:
     """Return a condition: one value is compared, which Bloom filters can answer; several are looked up together."""
     return f"{column} = ?" if len(values) == 1 else f"{column} IN ({', '.join('?' for _ in values)})"
+
+
+def without_others(rows: Sequence[Fact]) -> list[Fact]:
+    """Return the rows of a node without those of half messages that never became visible, when one row is of a message
+    that did, and is not of their transaction.
+    """
+    published = [row for row in rows if row["kind"] == schema.MESSAGE and row["state"] == schema.PUBLISHED]
+    own = {row["transaction_id"] for row in published}
+    return [row for row in rows if not own or row["state"] == schema.PUBLISHED or row["transaction_id"] in {None, *own}]
 
 
 def _merged(one: Fact, other: Fact) -> Fact:

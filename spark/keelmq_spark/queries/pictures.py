@@ -24,7 +24,8 @@ def story_picture(graph: Graph, node_id: str) -> str:
     messages = [node_id, *(fact["node_id"] for fact in (*before, *after))][: BOXES_MAX // 2]
     edges = list(centre["edges"])
     if centre["node"]["kind"] == schema.MESSAGE:
-        edges += graph.named(graph.edges("src", messages)) + graph.edges("dst", messages, [schema.PRODUCED])
+        edges += graph.named(graph.edges("src", messages, own=True))
+        edges += graph.edges("dst", messages, [schema.PRODUCED], own=True)
     drawn = [edge for edge in edges if edge["kind"] != schema.IN_TOPIC]
     wanted = list(dict.fromkeys([*messages, *(end for edge in drawn for end in (edge["src"], edge["dst"]))]))
     nodes = {node["node_id"]: node for node in graph.nodes(wanted)}

@@ -15,7 +15,17 @@ import pyarrow.compute as pc
 
 from keelmq_spark.tables import layout
 from keelmq_spark.tables.errors import TablesError, TablesInUse
-from keelmq_spark.tables.layout import FILES_PER_WRITE, LOOKED_UP, OPEN, PARTITIONS, SMALL_FILE_BYTES, STATED, TIMES
+from keelmq_spark.tables.layout import (
+    COMPACTED_LEVEL,
+    ENCODINGS,
+    FILES_PER_WRITE,
+    LOOKED_UP,
+    OPEN,
+    PARTITIONS,
+    SMALL_FILE_BYTES,
+    STATED,
+    TIMES,
+)
 from keelmq_spark.tables.object_store import SCHEME
 from keelmq_spark.tables.published import Rows
 from keelmq_spark.tables.rewriting import ROW_GROUP_ROWS, name_of, statistics
@@ -206,15 +216,8 @@ class DeltaFiles:
 
     def compact(self) -> None:
         """Combine many small files into few large ones; the rows stay the same."""
-        from deltalake import BloomFilterProperties, ColumnProperties, WriterProperties
-
         table = self._current()
-        bloom = ColumnProperties(bloom_filter_properties=BloomFilterProperties(set_bloom_filter_enabled=True))
-        writer = WriterProperties(
-            compression="ZSTD",
-            max_row_group_size=ROW_GROUP_ROWS,
-            column_properties=dict.fromkeys(LOOKED_UP[self._name], bloom),
-        )
+        writer = _writer(self._name)
         settled: Any = [(OPEN, "=", "false")] if self._partition == OPEN else None
         with self._alone():
             table.optimize.compact(partition_filters=settled, writer_properties=writer, commit_properties=_once())
@@ -278,6 +281,31 @@ class DeltaFiles:
         uris = table.file_uris(file_pruning_predicate=[(OPEN, "=", "true")])
         names = [f"{OPEN}=true/{uri.rpartition('/')[2]}" for uri in uris]
         return [RemoveAction(name, True, _now_ms(), None, {OPEN: "true"}) for name in names]
+
+
+def _writer(name: str) -> Any:
+    """Return how deltalake writes the files of a compacted table."""
+    from deltalake import BloomFilterProperties, ColumnProperties, WriterProperties
+
+    bloom = BloomFilterProperties(set_bloom_filter_enabled=True)
+    schema = layout.stored_schema(name)
+    is_flat = not any(pa.types.is_struct(field.type) for field in schema)
+    columns = {
+        column: ColumnProperties(
+            dictionary_enabled=column not in ENCODINGS,
+            encoding=ENCODINGS.get(column),
+            bloom_filter_properties=bloom if column in LOOKED_UP[name] else None,
+        )
+        for column in schema.names
+    }
+    return WriterProperties(
+        compression="ZSTD",
+        compression_level=COMPACTED_LEVEL,
+        max_row_group_size=ROW_GROUP_ROWS,
+        # deltalake cannot name columns within a struct, most of which are better off without a dictionary.
+        default_column_properties=ColumnProperties(dictionary_enabled=is_flat),
+        column_properties=columns,
+    )
 
 
 def _files_of(table: Any) -> list[str]:

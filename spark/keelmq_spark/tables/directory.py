@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import re
 import socket
 import uuid
 from datetime import UTC, datetime
@@ -10,11 +11,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from keelmq_spark.tables.errors import TablesInUse
+from keelmq_spark.tables.errors import TablesError, TablesInUse
 from keelmq_spark.tables.rewriting import write_file
 
 _LOCK: Final = "_lock"
 _TEMPORARY: Final = ".next"
+_NO_DELTA: Final = re.compile(r"%[0-9A-Fa-f]{2}|[\\\x00-\x1f\x7f]").search
+"""Finds what the package deltalake takes for other characters, or refuses, in a path without links."""
 
 
 class Directory:
@@ -66,6 +69,12 @@ class Directory:
         return self._path / "_checkpoint"
 
     def uri(self, folder: str) -> str:
+        unusable = _NO_DELTA(os.path.realpath(self._path))
+        if unusable is not None:
+            raise TablesError(
+                f"the package deltalake cannot have tables in {self._path}, because of {unusable.group()!r}: name "
+                "another directory, or make Parquet tables (`--format parquet`)"
+            )
         return str(self._path / folder)
 
     def delta_options(self) -> None:

@@ -21,6 +21,17 @@ STATED: Final = {"events": ["ts", "raft_index", "offset"], "nodes": ["first_ts",
 
 LOOKED_UP: Final = {"events": ["message_id"], "nodes": ["node_id"], "edges": ["src", "dst"]}
 """Columns with a Bloom filter: a look-up reads only row groups that may contain the value."""
+COMPACTED_LEVEL: Final = 9
+"""Level of zstd for files that stay; new files, which a compaction replaces, have the fastest one."""
+ENCODINGS: Final[dict[str, Any]] = {
+    **dict.fromkeys(("event_id",), "DELTA_BYTE_ARRAY"),
+    **dict.fromkeys(("ts", "first_ts", "last_ts", "raft_index", "offset", "offset_end"), "DELTA_BINARY_PACKED"),
+    **dict.fromkeys(("attrs.offset", "attrs.raft_index"), "DELTA_BINARY_PACKED"),
+    **dict.fromkeys(("node_id", "src", "dst", "message_id", "transaction_id", "causation_id", "key"), "PLAIN"),
+    **dict.fromkeys(("attrs.message_id", "attrs.transaction_id", "attrs.key"), "PLAIN"),
+}
+"""Encodings of columns whose values hardly repeat: a dictionary of them takes twice the place. Other columns have
+dictionaries. Sorted ids share their beginnings with those before, and rising numbers have small differences."""
 OPEN: Final = "open"
 PARTITIONS: Final[dict[str, str | None]] = {"events": None, "nodes": OPEN, "edges": "kind"}
 """Partition column by table. `open` of a node means that it may still change: the next batch replaces it."""

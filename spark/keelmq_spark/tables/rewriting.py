@@ -14,6 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from keelmq_spark.tables.layout import COMPACTED_LEVEL, ENCODINGS
+
 ROW_GROUP_ROWS: Final = 100_000
 MERGED_FILE_BYTES: Final = 128 * 1024 * 1024
 """A merged file is closed at this size."""
@@ -67,7 +69,7 @@ def parquet_of(rows: Any, looked_up: Sequence[str]) -> bytes:
 
 
 def _write(rows: Any, sink: Any, looked_up: Sequence[str]) -> None:
-    pq.write_table(rows, sink, row_group_size=ROW_GROUP_ROWS, **_options(looked_up, rows.num_rows))
+    pq.write_table(rows, sink, row_group_size=ROW_GROUP_ROWS, **_options(rows.schema, looked_up, rows.num_rows))
 
 
 def merge(
@@ -97,7 +99,8 @@ def _merge_run(run: Sequence[Path], looked_up: Sequence[str]) -> None:
 def _merge_into(target: Path, paths: Sequence[Path], looked_up: Sequence[str]) -> None:
     schema = pa.unify_schemas([pq.read_schema(path) for path in paths])
     rows = sum(pq.read_metadata(path).num_rows for path in paths)
-    with _replacing(target) as temporary, pq.ParquetWriter(temporary, schema, **_options(looked_up, rows)) as writer:
+    options = {**_options(schema, looked_up, rows), "compression_level": COMPACTED_LEVEL}
+    with _replacing(target) as temporary, pq.ParquetWriter(temporary, schema, **options) as writer:
         for group in _row_groups(paths, schema):
             writer.write_table(group, ROW_GROUP_ROWS)
     for path in paths:
@@ -141,9 +144,20 @@ def remove_older(path: Path, column: str, before: datetime, looked_up: Sequence[
     return count
 
 
-def _options(looked_up: Sequence[str], rows: int) -> dict[str, Any]:
+def _options(schema: Any, looked_up: Sequence[str], rows: int) -> dict[str, Any]:
     bloom: Any = {column: {"ndv": max(1, min(rows, ROW_GROUP_ROWS)), "fpp": 0.01} for column in looked_up}
-    return {"compression": "zstd", "bloom_filter_options": bloom}
+    leaves = [leaf for field in schema for leaf in _leaves(field)]
+    return {
+        "compression": "zstd",
+        "bloom_filter_options": bloom,
+        "use_dictionary": [leaf for leaf in leaves if leaf not in ENCODINGS],
+        "column_encoding": {leaf: ENCODINGS[leaf] for leaf in leaves if leaf in ENCODINGS},
+    }
+
+
+def _leaves(field: Any) -> list[str]:
+    """Return the names of the columns that a field has in a file."""
+    return [f"{field.name}.{each.name}" for each in field.type] if pa.types.is_struct(field.type) else [field.name]
 
 
 @contextlib.contextmanager

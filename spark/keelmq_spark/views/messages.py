@@ -1,6 +1,6 @@
 """The view `messages`: messages as consumers of a topic see them, in columns of Spark's Kafka source and RocketMQ."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -46,6 +46,7 @@ _COLUMNS: Final = (
     ("transaction_id", StringType()),
     ("attempt", IntegerType()),
 )
+_NO_OFFSETS: Final[Mapping[tuple[str, int], int]] = {}
 _HEADERS: Final = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 
 
@@ -60,19 +61,21 @@ def messages_schema(*, include_headers: bool) -> StructType:
 
 def message_batches(
     pages: Iterable[EventsPage],
-    topics: Collection[str],
+    is_wanted: Callable[[str], object],
     *,
     first_offsets: Mapping[tuple[str, int], int],
+    last_offsets: Mapping[tuple[str, int], int] = _NO_OFFSETS,
     include_headers: bool,
 ) -> Iterator[Any]:
-    """Yield `pyarrow.RecordBatch`es of the messages of `topics`, from their queue's first offset on. Raises Corrupt."""
-    wanted = frozenset(topics)
+    """Yield `pyarrow.RecordBatch`es of the messages of wanted topics, from their queue's first offset on, and before
+    its last one. Raises Corrupt.
+    """
     schema = to_arrow_schema(messages_schema(include_headers=include_headers), timezone="UTC")
-    building = _Building(schema, first_offsets, include_headers)
+    building = _Building(schema, first_offsets, last_offsets, include_headers)
     for page in pages:
         for entry in page.entries():
             for event in entry.events:
-                if event.type == "PUBLISH" and event.topic in wanted:
+                if event.type == "PUBLISH" and event.topic is not None and is_wanted(event.topic):
                     building.add(entry, event)
             if building.is_full:
                 yield building.take()
@@ -81,9 +84,16 @@ def message_batches(
 
 
 class _Building:
-    def __init__(self, schema: Any, first_offsets: Mapping[tuple[str, int], int], include_headers: bool) -> None:
+    def __init__(
+        self,
+        schema: Any,
+        first_offsets: Mapping[tuple[str, int], int],
+        last_offsets: Mapping[tuple[str, int], int],
+        include_headers: bool,
+    ) -> None:
         self._schema = schema
         self._first_offsets = first_offsets
+        self._last_offsets = last_offsets
         self._include_headers = include_headers
         self._clear()
 
@@ -100,9 +110,10 @@ class _Building:
         if of is None or topic is None or queue is None or offset is None:
             return  # the broker made this message itself, so no log record contains its block
         first = self._first_offsets.get((topic, queue), 0)
+        end = self._last_offsets.get((topic, queue), offset + of.count)
         stored_us = entry.timestamp_ms * 1000
         for message_offset, (message_id, message) in enumerate(zip(of.ids(), of.decode(), strict=True), offset):
-            if message_offset < first:
+            if not first <= message_offset < end:
                 continue
             key = message.sharding_key
             row: tuple[Any, ...] = (

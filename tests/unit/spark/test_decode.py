@@ -145,7 +145,7 @@ def test_rows_are_those_of_the_messages(rows_per_batch: int) -> None:
 
 
 def test_the_view_messages_shows_what_consumers_see() -> None:
-    (batch,) = message_batches(pages(), ["orders"], first_offsets={("orders", 1): 8}, include_headers=True)
+    (batch,) = message_batches(pages(), "orders".__eq__, first_offsets={("orders", 1): 8}, include_headers=True)
     rows = batch.to_pylist()
     assert [(row["partition"], row["offset"], row["message_id"]) for row in rows[:4]] == [
         (1, 8, "b0-1"),
@@ -154,6 +154,13 @@ def test_the_view_messages_shows_what_consumers_see() -> None:
         (0, 1, "b1-1"),
     ]
     assert len(rows) == 104
+    ends = {("orders", 1): 9, ("orders", 0): 1}
+    (part,) = message_batches(
+        pages(), "orders".__eq__, first_offsets={("orders", 1): 8}, last_offsets=ends, include_headers=True
+    )
+    beyond = {(queue, offset) for (_, queue), end in ends.items() for offset in range(end, 10_000)}
+    assert part.to_pylist() == [row for row in rows if (row["partition"], row["offset"]) not in beyond]
+    assert 0 < len(part) < len(rows)
     assert dict(rows[2]["properties"]) == CAUSED.properties
     assert {each["key"]: each["value"].decode() for each in rows[2]["headers"]} == CAUSED.properties
 
@@ -166,7 +173,7 @@ def test_a_time_that_no_timestamp_has_is_unknown(born_at_ms: int, year: int | No
     message = Message(body=b"a", born_at_ms=born_at_ms)
     entry = EntryEvents(5, 2, 1, 0, [event("PUBLISH", topic="orders", queue=0, offset=0, messages=of("b", message))])
     page = EventsPage(frame(entry), 6, 0, 5)
-    (batch,) = message_batches([page], ["orders"], first_offsets={}, include_headers=False)
+    (batch,) = message_batches([page], "orders".__eq__, first_offsets={}, include_headers=False)
     (row,) = batch.to_pylist()
     assert (row["born_timestamp"] and row["born_timestamp"].year) == year
 

@@ -1,55 +1,12 @@
 """Folding of events into nodes and edges."""
 
-from typing import Any
-
 import pyarrow as pa
 import pytest
 
-from keelmq_spark.folding.fold import Fold
-from keelmq_spark.folding.fold_state import FILTERS_MAX, FoldState, decode_state, encode_state
-from keelmq_spark.folding.places import Places
+from keelmq_spark.folding.fold_state import FILTERS_MAX
 from keelmq_spark.tables import schema
-from keelmq_spark.tables.published import NOTHING_PUBLISHED
+from tests.unit.spark.folded import Folded, content, entries
 from tests.unit.spark.history import History, shop
-
-EdgeKey = tuple[str, str, str]
-
-
-def no_table(topic: str, queue: int, begin: int, end: int) -> Any:
-    return NOTHING_PUBLISHED
-
-
-class Folded:
-    """The expected contents of the tables after all batches."""
-
-    def __init__(self, *batches: Any, through_bytes: bool = False) -> None:
-        self.edges: list[dict[str, Any]] = []
-        settled: list[dict[str, Any]] = []
-        open_nodes: list[dict[str, Any]] = []
-        places = Places(no_table)
-        fold = Fold(FoldState(), places)
-        for batch in batches:
-            if through_bytes:
-                fold = Fold(decode_state(encode_state(fold.state)), places)
-            folded = fold.fold(batch)
-            settled += folded.nodes.to_pylist()
-            open_nodes = folded.open_nodes.to_pylist()
-            self.edges += folded.edges.to_pylist()
-        self.all_nodes = settled + open_nodes
-        self.nodes = {node["node_id"]: node for node in self.all_nodes}
-        self.open = {node["node_id"] for node in open_nodes}
-        self.state = fold.state
-
-    @property
-    def keys(self) -> set[EdgeKey]:
-        return {(edge["src"], edge["dst"], edge["kind"]) for edge in self.edges}
-
-    def of_kind(self, kind: str) -> set[tuple[str, str]]:
-        return {(src, dst) for src, dst, each in self.keys if each == kind}
-
-    def state_of(self, message: str) -> str:
-        state: str = self.nodes[f"message:{message}"]["state"]
-        return state
 
 
 def test_a_message_is_in_its_topic_has_a_sender_and_a_cause() -> None:
@@ -120,15 +77,6 @@ def test_a_discarded_transaction_that_is_resumed_is_open_and_can_be_committed() 
     assert Folded(log.table()).state_of("orders/m-0") == "half"
     log.commit("t1", "orders", "m-0")
     assert Folded(log.table()).state_of("orders/m-0") == "published"
-
-
-def test_a_half_message_whose_id_was_published_before_leaves_that_message_alone() -> None:
-    log = History()
-    log.publish("orders", "m-0")
-    log.half("t1", "orders", "m-0")
-    log.decide("COMMIT", "t1")  # without a PUBLISH: the id is known
-    folded = Folded(log.table())
-    assert [node["state"] for node in folded.all_nodes if node["node_id"] == "message:orders/m-0"] == ["published"]
 
 
 def test_a_range_becomes_an_edge_per_message() -> None:
@@ -352,16 +300,6 @@ def test_what_is_still_open_is_what_may_still_change() -> None:
     assert folded.open == hubs | {"transaction:t3", "message:orders/t3-0"}
 
 
-def entries(table: Any) -> list[Any]:
-    indexes = sorted(set(table["raft_index"].to_pylist()))
-    return [table.filter(pa.compute.equal(table["raft_index"], index)) for index in indexes]
-
-
-def content(folded: Folded) -> tuple[Any, Any]:
-    nodes = sorted(folded.all_nodes, key=lambda node: node["node_id"])
-    return nodes, sorted(folded.edges, key=lambda edge: (edge["kind"], edge["src"], edge["dst"]))
-
-
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_where_batches_end_changes_nothing(size: int) -> None:
     table = shop().table()
@@ -371,17 +309,6 @@ def test_where_batches_end_changes_nothing(size: int) -> None:
     assert content(Folded(*batches, through_bytes=True)) == content(whole)
     assert len(whole.edges) == len(whole.keys)
     assert len(whole.all_nodes) == len(whole.nodes)
-
-
-@pytest.mark.parametrize("decision", ["COMMIT", "ROLLBACK"])
-def test_where_batches_end_changes_nothing_about_an_id_that_is_published_while_it_is_half(decision: str) -> None:
-    log = History()
-    log.half("t1", "orders", "m-0")
-    log.publish("orders", "m-0")
-    log.decide(decision, "t1")
-    whole = Folded(log.table())
-    assert content(Folded(*entries(log.table()), through_bytes=True)) == content(whole)
-    assert [node["state"] for node in whole.all_nodes if node["node_id"] == "message:orders/m-0"] == ["published"]
 
 
 def test_rows_of_a_batch_may_come_in_any_order() -> None:

@@ -142,6 +142,47 @@ def test_a_window_is_told_when_its_time_is_over(tmp_path: Path) -> None:
     reporter.close()
 
 
+def told(file: Path) -> list[Any]:
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def test_a_window_ends_by_the_clock_when_nothing_else_happens(tmp_path: Path) -> None:
+    file, now_s = tmp_path / "events.json", 100.0
+    reporter = Reporter(client_of(str(file)), "prod", window_s=60, clock=lambda: now_s)
+    reporter.tick()
+    reporter.add(shop().between(1, 3))
+    now_s += 59
+    reporter.tick()
+    assert told(file) == []
+    now_s += 1
+    reporter.tick()
+    assert [each["eventType"] for each in told(file)] == ["START", "COMPLETE"]
+    reporter.tick()
+    reporter.close()
+    assert len(told(file)) == 2
+
+
+def test_a_run_names_the_topics_of_earlier_windows(tmp_path: Path) -> None:
+    file = tmp_path / "events.json"
+    log = History()
+    log.publish("rare", "r-0", group="web")
+    log.ack("shipping", "rare", 0, 1)
+    reporter = Reporter(client_of(str(file)), "prod", window_s=1)
+    reporter.add(log.table())
+    first = len(told(file))
+    log.publish("orders", "a-0", group="web")
+    log.ack("shipping", "orders", 0, 1)
+    reporter.add(log.between(3, log.end))
+    reporter.close()
+    web, shipping = (each for each in told(file)[first:] if each["eventType"] == "COMPLETE")
+    if web["job"]["name"] == "shipping":
+        web, shipping = shipping, web
+    counts = [(each["name"], each["outputFacets"]["outputStatistics"]["rowCount"]) for each in web["outputs"]]
+    assert counts == [("orders", 1), ("rare", 0)]
+    read = [(each["name"], each["inputFacets"]["inputStatistics"]["rowCount"]) for each in shipping["inputs"]]
+    assert read == [("orders", 1), ("rare", 0)]
+
+
 def test_a_backend_that_is_away_for_a_while_is_told_everything(receiver: Receiver) -> None:
     receiver.refuses = True
     reporter = Reporter(client_of(receiver.url), "prod", window_s=10)
@@ -153,6 +194,18 @@ def test_a_backend_that_is_away_for_a_while_is_told_everything(receiver: Receive
     reporter.close()
     (orders,) = [e["inputs"][0] for e in receiver.events if (e["job"]["name"], e["eventType"]) == ("shipping", "START")]
     assert orders["inputFacets"]["inputStatistics"]["rowCount"] == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "uid", "namespace"),
+    [("", "0b6c", "keelmq://0b6c"), ("prod", "0b6c", "keelmq://prod"), ("", "", "keelmq://default")],
+)
+def test_a_cluster_without_a_name_has_its_unique_id(name: str, uid: str, namespace: str, tmp_path: Path) -> None:
+    reporter = Reporter(client_of(str(tmp_path / "events.json")), name)
+    reporter.read_from(uid)
+    reporter.add(shop().table())
+    reporter.close()
+    assert {each["job"]["namespace"] for each in told(tmp_path / "events.json")} == {namespace}
 
 
 def test_nothing_happened_is_not_told(tmp_path: Path) -> None:

@@ -30,6 +30,12 @@ SERVERS = {"servers": "http://127.0.0.1:7081,http://127.0.0.1:7082"}
         ),
         ({"subscribe": "orders", "startingOffsets": '{"orders": {"0": -3}}'}, "startingOffsets: queue '0' of orders"),
         ({"view": "events", "endingOffsets": "earliest"}, "endingOffsets"),
+        ({"view": "events", "endingOffsets": '{"orders": {"0": 1}}'}, "endingOffsets: latest or"),
+        ({"subscribe": "orders", "endingOffsets": '{"orders": {"0": -2}}'}, "an offset, or -1 for the latest"),
+        ({"subscribe": "orders", "startingOffsets": '{"orders": {"0": true}}'}, "an offset, or -2 for the earliest"),
+        ({"subscribe": "orders", "subscribePattern": "or.*"}, "subscribe or subscribePattern, not both"),
+        ({"subscribePattern": "("}, "subscribePattern: missing )"),
+        ({"view": "events", "subscribePattern": "or.*"}, "subscribe: the view messages needs topics"),
         (
             {"view": "events", "endingOffsets": '{"cluster": 1, "index": 2}'},
             "endingOffsets: the cluster is the unique id",
@@ -61,16 +67,25 @@ def test_an_offset_of_a_checkpoint_names_its_cluster(name: str) -> None:
     assert 1200 in (options.starting, options.ending)
 
 
+def test_a_table_of_the_catalog_is_refused_when_it_is_made() -> None:
+    plain = {**SERVERS, "subscribe": "orders"}
+    of_table = {f"option.{name}": value for name, value in plain.items()} | {"provider": "keelmq", "owner": "me"}
+    with pytest.raises(ValueError, match="CREATE TEMPORARY VIEW"):
+        SourceOptions.parse({**plain, **of_table})
+
+
 def test_options_are_taken_in_any_case() -> None:
     given = {
         "subscribe": "orders, points",
         "STARTINGOFFSETS": '{"orders": {"0": 5, "1": -2}}',
+        "endingOffsets": '{"points": {"3": 9, "1": -1}}',
         "maxoffsetspertrigger": "10",
         "failOnDataLoss": "FALSE",
     }
     options = SourceOptions.parse({**SERVERS, **given})
     assert (options.view, options.topics, options.starting) == ("messages", ("orders", "points"), "earliest")
-    assert options.first_offsets == {("orders", 0): 5, ("orders", 1): 0}
+    assert options.first_offsets == {("orders", 0): 5}
+    assert (options.ending, options.last_offsets) == ("latest", {("points", 3): 9})
     assert (options.max_offsets_per_trigger, options.fail_on_data_loss) == (10, False)
     assert options.servers == ("http://127.0.0.1:7081", "http://127.0.0.1:7082")
     assert len({name.lower() for name in NAMES}) == len(NAMES)

@@ -266,6 +266,22 @@ def test_a_directory_may_have_any_name(name: str, format: Format, tmp_path: Path
     assert found["n"] == 3
 
 
+@pytest.mark.parametrize("name", ["a%20b", "x%2Fy", "%e4", "a\\b", "a\tb"])
+def test_a_directory_that_deltalake_takes_for_another_is_refused_and_not_made(name: str, tmp_path: Path) -> None:
+    log = shop()
+    with pytest.raises(TablesError, match="another directory"):
+        log.write(tmp_path / name)
+    told = CliRunner().invoke(app, ["run", "--tables", str(tmp_path / name)])
+    assert (told.exit_code, "another directory" in " ".join(told.output.split())) == (1, True)
+    assert not any(tmp_path.iterdir())
+    log.write(tmp_path / name, "parquet")
+    with Graph(tmp_path / name) as graph:
+        assert graph.rows("SELECT count(*) AS n FROM events")[0]["n"] == log.table().num_rows
+    (tmp_path / "link").symlink_to(tmp_path / name)
+    with pytest.raises(TablesError, match="another directory"):
+        Tables(tmp_path / "link").storage.uri("events")
+
+
 @pytest.mark.parametrize("format", FORMATS)
 def test_the_first_batch_of_all_may_have_no_events(format: Format, tmp_path: Path) -> None:
     log = History()

@@ -1,5 +1,6 @@
 """Tables are tidied, and get the columns of later versions: their rows stay the same."""
 
+import hashlib
 import os
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +18,7 @@ from typer.testing import CliRunner
 
 import keelmq_spark.tables.tables as tables_module
 from keelmq_spark.cli import app
+from keelmq_spark.folding.sink import LineageSink
 from keelmq_spark.queries.graph import Graph
 from keelmq_spark.tables import layout, rewriting
 from keelmq_spark.tables.commits import Format
@@ -315,3 +317,39 @@ def test_short_jobs_compact_what_earlier_ones_left(
         tables = Tables(tmp_path)
         assert len(tables.events.files()) <= 4
         assert len(rows(tables, "events")) == number + 1
+
+
+def busy() -> History:
+    """Return messages with ids, keys and traces of their own, of which two groups process each."""
+    log = History()
+    for entry in range(200):
+        names = [f"{hashlib.sha256(str(entry).encode()).hexdigest()[:24]}-{number}" for number in range(20)]
+        row: dict[str, Any] = {"group": "web", "trace_id": hashlib.sha256(names[0].encode()).hexdigest()[:32]}
+        log.entry(*(log.published("orders", name, key=f"order-{entry}", **row) for name in names))
+        for group in ("billing", "shipping"):
+            log.ack(group, "orders", entry * 20, entry * 20 + 20)
+    return log
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_ids_numbers_and_times_take_little_room_once_they_are_compacted(format: Format, tmp_path: Path) -> None:
+    log = busy()
+    sink = LineageSink(Tables(tmp_path, format))
+    for begin in range(1, log.end, 100):
+        end = min(begin + 100, log.end)
+        sink.write(log.between(begin, end), begin, end)
+    tables = Tables(tmp_path)
+    tables.recover()
+    before = killed_writer.content(tmp_path, format)
+    tables.compact()
+    assert killed_writer.content(tmp_path, format) == before
+    sizes = {name: sum(Path(file).stat().st_size for file in table.files()) for name, table in tables.all.items()}
+    assert sum(sizes.values()) / log.table().num_rows < 30, sizes
+    for name, table in tables.all.items():
+        for file in table.files():
+            group = pq.read_metadata(file).row_group(0)
+            found = {group.column(at).path_in_schema: group.column(at).encodings for at in range(group.num_columns)}
+            for column, encoding in layout.ENCODINGS.items():
+                if column in found and (format == "parquet" or "." not in column):
+                    assert encoding in found[column], (name, column)
+                    assert "RLE_DICTIONARY" not in found[column], (name, column)

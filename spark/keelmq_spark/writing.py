@@ -1,0 +1,256 @@
+"""Rows as messages: the format `keelmq` of `df.write` and `df.writeStream`.
+
+Each message gets an id of its own that follows from the query, the batch, the task, and the content of its row. A batch
+that Spark runs again after a failure sends the same ids, and the broker stores each of them once, as long as they come
+within its dedupe window. Rows that a task gets in another order have the same ids; rows that another task gets have
+others, so that nothing is ever lost.
+"""
+
+import asyncio
+import uuid
+from collections import Counter, deque
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+)
+
+from keelmq import Connection, Message, Producer
+from keelmq.limits import BLOCK_BYTES_MAX, REQUEST_KEYS_MAX
+from keelmq.transport.credentials import TokenFile
+from keelmq_spark.options_of_sink import SinkOptions
+
+IN_FLIGHT: Final = 8
+"""Number of batches of a task that are under way at a time."""
+BATCH_BYTES: Final = BLOCK_BYTES_MAX // 8
+"""Size of the bodies in bytes at which a batch is closed."""
+
+_TEXT: Final = (StringType(),)
+_BYTES: Final = (BinaryType(), StringType())
+_NUMBERS: Final = (IntegerType(), LongType())
+COLUMNS: Final[dict[str, Sequence[DataType]]] = {
+    "value": _BYTES,
+    "topic": _TEXT,
+    "key": _BYTES,
+    "partition": _NUMBERS,
+    "message_id": _TEXT,
+    "tag": _TEXT,
+    "keys": (ArrayType(StringType()), ArrayType(StringType(), containsNull=False), StringType()),
+    "properties": (MapType(StringType(), StringType()), MapType(StringType(), StringType(), valueContainsNull=False)),
+    "delay_ms": _NUMBERS,
+    "causation_id": _TEXT,
+    "causation_topic": _TEXT,
+}
+"""Columns of a frame that is written, and their types. Only `value` is required."""
+_BATCH: Final = "streaming.sql.batchId"
+_QUERY: Final = "sql.streaming.queryId"
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+
+class Row(NamedTuple):
+    value: bytes | str | None
+    topic: str | None = None
+    key: bytes | str | None = None
+    partition: int | None = None
+    message_id: str | None = None
+    tag: str | None = None
+    keys: Sequence[str] | str | None = None
+    properties: Sequence[tuple[str, str]] | None = None
+    delay_ms: int | None = None
+    causation_id: str | None = None
+    causation_topic: str | None = None
+
+
+class Place(NamedTuple):
+    """Topic, queue and delay, which the messages of a batch have in common."""
+
+    topic: str
+    partition: int | None
+    delay_ms: int | None
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    messages: int
+
+
+def require_columns(schema: StructType, options: SinkOptions) -> None:
+    """Raise ValueError for a frame that cannot be written."""
+    for field in schema.fields:
+        if field.name not in COLUMNS:
+            raise ValueError(f"column {field.name}: the columns of messages are {', '.join(COLUMNS)}")
+        if field.dataType not in COLUMNS[field.name]:
+            types = " or ".join(each.simpleString() for each in COLUMNS[field.name])
+            raise ValueError(f"column {field.name} is {field.dataType.simpleString()}, not {types}")
+    names = schema.fieldNames()
+    if "value" not in names:
+        raise ValueError("column value: it has the bodies of the messages")
+    if "topic" not in names and options.topic is None:
+        raise ValueError("topic: name it in an option, or in a column of this name")
+
+
+class KeelMQWriter(DataSourceArrowWriter):
+    """Writes a frame. Every message is durable when the write ends; after an error, some of them may be."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        require_columns(schema, options)
+        self._options = options
+        self._write_id = options.write_id or uuid.uuid4().hex
+
+    def write(self, iterator: Iterator[Any]) -> Written:
+        return Written(send_rows(self._options, f"{self._write_id}/{_task().partitionId()}", iterator))
+
+
+class KeelMQStreamWriter(DataSourceStreamArrowWriter):
+    """Writes the batches of a query. Every message of a batch is durable when Spark notes that the batch is done."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        require_columns(schema, options)
+        if options.write_id is not None:
+            raise ValueError("writeId: a stream has the id of its checkpoint")
+        self._options = options
+
+    def write(self, iterator: Iterator[Any]) -> Written:
+        task = _task()
+        query, batch = task.getLocalProperty(_QUERY), task.getLocalProperty(_BATCH)
+        if not query or not batch:
+            raise RuntimeError("the task does not know its query and batch: keelmq writes micro-batches only")
+        return Written(send_rows(self._options, f"{query}/{batch}/{task.partitionId()}", iterator))
+
+
+def _task() -> TaskContext:
+    task = TaskContext.get()
+    if task is None:
+        raise RuntimeError("rows are written in tasks of Spark only")
+    return task
+
+
+def send_rows(options: SinkOptions, scope: str, batches: Iterable[Any]) -> int:
+    """Send the rows of Arrow batches, and return their number; all are durable then. `scope` names what the ids of the
+    rows are unique in. Raises ValueError for a row that is no message, and the errors of `Producer.send_batch`.
+    """
+    return asyncio.run(_send(options, messages_of(options, scope, batches)))
+
+
+async def _send(options: SinkOptions, messages: Iterable[tuple[Place, Message]]) -> int:
+    token = None if options.token_file is None else TokenFile(options.token_file)
+    connection = Connection(options.servers, tls=options.tls, token=token)
+    try:
+        async with Producer(
+            connection=connection, group=options.group, send_timeout_ms=options.send_timeout_ms
+        ) as producer:
+            return await _send_with(producer, options.batch_messages, messages)
+    finally:
+        connection.close()
+
+
+async def _send_with(producer: Producer, batch_messages: int, messages: Iterable[tuple[Place, Message]]) -> int:
+    sent = 0
+    under_way: deque[asyncio.Task[Any]] = deque()
+    try:
+        for place, batch in batched(messages, batch_messages):
+            under_way.append(asyncio.create_task(_send_batch(producer, place, batch)))
+            sent += len(batch)
+            if len(under_way) >= IN_FLIGHT:
+                await under_way.popleft()
+            else:
+                await asyncio.sleep(0)
+        while under_way:
+            await under_way.popleft()
+    finally:
+        for task in under_way:
+            task.cancel()
+    return sent
+
+
+def _send_batch(producer: Producer, place: Place, batch: Sequence[Message]) -> Coroutine[Any, Any, Any]:
+    if batch[0].sharding_key is None:
+        return producer.send_batch(place.topic, batch, queue=place.partition, delay_ms=place.delay_ms)
+    return _send_each(producer, place, batch)
+
+
+async def _send_each(producer: Producer, place: Place, batch: Sequence[Message]) -> None:
+    """Send messages with sharding keys, which the producer gathers by queue."""
+    await asyncio.gather(
+        *(
+            producer.send(
+                place.topic,
+                message.body,
+                tag=message.tag,
+                keys=message.keys,
+                properties=message.properties,
+                sharding_key=message.sharding_key,
+                queue=place.partition,
+                message_id=message.message_id,
+                delay_ms=place.delay_ms,
+            )
+            for message in batch
+        )
+    )
+
+
+def batched(
+    messages: Iterable[tuple[Place, Message]], batch_messages: int
+) -> Iterator[tuple[Place, Sequence[Message]]]:
+    """Yield batches of messages of one place, in their order, all with a sharding key or all without one."""
+    gathered: dict[tuple[Place, bool], list[Message]] = {}
+    sizes: Counter[tuple[Place, bool]] = Counter()
+    names: Counter[tuple[Place, bool]] = Counter()
+    for place, message in messages:
+        of = (place, message.sharding_key is None)
+        gathered.setdefault(of, []).append(message)
+        sizes[of] += len(message.body)
+        names[of] += 1 + len(message.keys)
+        if len(gathered[of]) >= batch_messages or sizes[of] >= BATCH_BYTES or names[of] >= REQUEST_KEYS_MAX // 2:
+            yield place, gathered.pop(of)
+            del sizes[of], names[of]
+    for (place, _), rest in gathered.items():
+        yield place, rest
+
+
+def messages_of(options: SinkOptions, scope: str, batches: Iterable[Any]) -> Iterator[tuple[Place, Message]]:
+    """Yield the messages of Arrow batches, and where they go. Equal rows of a task are told apart by their number."""
+    prefix = blake2b(scope.encode(), digest_size=8).hexdigest()
+    seen: Counter[bytes] = Counter()
+    for batch in batches:
+        names = batch.schema.names
+        for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            row = Row(**dict(zip(names, values, strict=True)))
+            message_id = row.message_id
+            if message_id is None:
+                digest = blake2b(_encode(row), digest_size=12).digest()
+                seen[digest] += 1
+                message_id = f"{prefix}-{digest.hex()}-{seen[digest]}"
+            topic = row.topic or options.topic
+            if topic is None:
+                raise ValueError("a row without a topic, and no option topic")
+            yield Place(topic, row.partition, row.delay_ms), _message(row, message_id)
+
+
+def _message(row: Row, message_id: str) -> Message:
+    if not row.value:
+        raise ValueError("a row without a value: a message has a body of at least one byte")
+    causes = {"causation_id": row.causation_id, "causation_topic": row.causation_topic}
+    properties = {**dict(row.properties or ()), **causes}
+    return Message(
+        body=row.value.encode() if isinstance(row.value, str) else row.value,
+        sharding_key=row.key.decode() if isinstance(row.key, bytes) else row.key,
+        message_id=message_id,
+        tag=row.tag,
+        keys=[row.keys] if isinstance(row.keys, str) else row.keys or (),
+        properties={name: value for name, value in properties.items() if value is not None},
+    )

@@ -1,0 +1,164 @@
+"""Rows that are written with the format `keelmq`: their messages, ids and batches, without broker and Spark."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import ArrayType, IntegerType, StructType
+
+from keelmq import Message
+from keelmq_spark import writing
+from keelmq_spark.options_of_sink import SinkOptions
+from keelmq_spark.writing import IN_FLIGHT, KeelMQStreamWriter, KeelMQWriter, batched, messages_of
+
+SERVERS = {"servers": "http://127.0.0.1:7081"}
+SCHEMA = StructType().add("value", "string")
+
+
+def options(**given: str) -> SinkOptions:
+    return SinkOptions.parse({**SERVERS, "topic": "orders", **given})
+
+
+def rows(**columns: Sequence[Any]) -> Any:
+    return pa.record_batch(columns)
+
+
+def ids(scope: str, *batches: Any) -> list[str | None]:
+    return [message.message_id for _, message in messages_of(options(), scope, batches)]
+
+
+def test_a_row_has_all_parts_of_a_message() -> None:
+    batch = pa.record_batch(
+        {
+            "value": [b"body"],
+            "topic": ["bills"],
+            "key": [b"customer-1"],
+            "partition": [3],
+            "message_id": ["bill-17"],
+            "tag": ["paid"],
+            "keys": [["k1", "k2"]],
+            "properties": pa.array([[("a", "1"), ("none", None)]], pa.map_(pa.string(), pa.string())),
+            "delay_ms": [500],
+            "causation_id": ["order-17"],
+            "causation_topic": ["orders"],
+        }
+    )
+    ((place, message),) = messages_of(options(), "q/0/0", [batch])
+    assert place == ("bills", 3, 500)
+    assert message == Message(
+        body=b"body",
+        sharding_key="customer-1",
+        message_id="bill-17",
+        tag="paid",
+        keys=["k1", "k2"],
+        properties={"a": "1", "causation_id": "order-17", "causation_topic": "orders"},
+    )
+
+
+def test_a_text_is_a_body_and_one_key() -> None:
+    ((place, message),) = messages_of(options(), "q/0/0", [rows(value=["ä"], keys=["k"], key=[None])])
+    assert (place.topic, message.body, message.keys, message.sharding_key) == ("orders", "ä".encode(), ["k"], None)
+    assert message.properties == {}
+
+
+def test_ids_follow_from_the_task_and_the_row() -> None:
+    once = ids("q/7/0", rows(value=["a", "b", "a"]))
+    assert len(set(once)) == 3, "equal rows are messages of their own"
+    assert ids("q/7/0", rows(value=["a"]), rows(value=["b", "a"])) == once, "however Arrow cuts them"
+    assert sorted(map(str, ids("q/7/0", rows(value=["b", "a", "a"])))) == sorted(map(str, once)), "in any order"
+    for other in ("q/8/0", "q/7/1", "r/7/0"):
+        assert not set(ids(other, rows(value=["a", "b", "a"]))) & set(once)
+
+
+def test_batches_have_one_place_and_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    topics = ["a", "b", "a", "a", "b"]
+    messages = list(messages_of(options(), "s", [rows(value=list("12345"), topic=topics)]))
+    found = [(place.topic, [each.body for each in batch]) for place, batch in batched(messages, 2)]
+    assert found == [("a", [b"1", b"3"]), ("b", [b"2", b"5"]), ("a", [b"4"])]
+    keyed = list(messages_of(options(), "s", [rows(value=["1", "2"], key=["k", None])]))
+    assert [len(batch) for _, batch in batched(keyed, 10)] == [1, 1]
+    monkeypatch.setattr(writing, "BATCH_BYTES", 10)
+    large = list(messages_of(options(), "s", [rows(value=["x" * 6] * 5)]))
+    assert [len(batch) for _, batch in batched(large, 100)] == [2, 2, 1]
+    many_keys = list(messages_of(options(), "s", [rows(value=["x"] * 200, keys=[["k"] * 32] * 200)]))
+    monkeypatch.setattr(writing, "BATCH_BYTES", 1_000_000)
+    assert [len(batch) for _, batch in batched(many_keys, 1_000)] == [97, 97, 6]
+
+
+class ScriptedProducer:
+    """Takes batches, and answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.batches: list[Sequence[Message]] = []
+        self.under_way = self.most = 0
+
+    async def send_batch(self, topic: str, batch: Sequence[Message], **place: Any) -> None:
+        self.batches.append(batch)
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        await asyncio.sleep(0)
+        if batch[0].body == b"refused":
+            raise ValueError("refused")
+        self.under_way -= 1
+
+
+def test_few_batches_are_under_way_at_a_time_and_all_are_awaited() -> None:
+    producer: Any = ScriptedProducer()
+    messages = messages_of(options(), "s", [rows(value=[str(n) for n in range(100)])])
+    assert asyncio.run(writing._send_with(producer, 1, messages)) == 100
+    assert [batch[0].body for batch in producer.batches] == [str(n).encode() for n in range(100)]
+    assert (producer.under_way, producer.most <= IN_FLIGHT) == (0, True)
+    refused = messages_of(options(), "s", [rows(value=["1", "refused", "3"])])
+    with pytest.raises(ValueError, match="refused"):
+        asyncio.run(writing._send_with(producer, 1, refused))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"servers": ""}, "servers: the URLs"),
+        ({"subscribe": "orders"}, "unknown option subscribe: the options of keelmq for writing are servers"),
+        ({"topic": "no topic"}, "topic 'no topic'"),
+        ({"producerGroup": "a b"}, "group 'a b'"),
+        ({"batchMessages": "0"}, "batchMessages: a number from 1 to 5000"),
+    ],
+)
+def test_wrong_options_are_named(given: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SinkOptions.parse({**SERVERS, **given})
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        (StructType().add("body", "string"), "column body: the columns of messages are value"),
+        (StructType().add("value", IntegerType()), "column value is int, not binary or string"),
+        (StructType().add("topic", "string"), "column value: it has the bodies"),
+        (StructType().add("value", "string").add("keys", ArrayType(IntegerType())), "column keys is array<int>"),
+    ],
+)
+def test_wrong_columns_are_named_before_anything_is_written(schema: StructType, message: str) -> None:
+    for writer in (KeelMQWriter, KeelMQStreamWriter):
+        with pytest.raises(ValueError, match=message):
+            writer(options(), schema)
+
+
+def test_a_topic_and_a_body_have_to_be_somewhere() -> None:
+    with pytest.raises(ValueError, match="topic: name it"):
+        KeelMQWriter(SinkOptions.parse(SERVERS), SCHEMA)
+    nowhere = messages_of(SinkOptions.parse(SERVERS), "s", [rows(value=["a"], topic=pa.array([None], pa.string()))])
+    with pytest.raises(ValueError, match="a row without a topic"):
+        next(nowhere)
+    for nothing in (None, ""):
+        with pytest.raises(ValueError, match="a row without a value"):
+            next(messages_of(options(), "s", [rows(value=pa.array([nothing], pa.string()))]))
+
+
+def test_a_write_id_is_for_writes_that_are_no_streams() -> None:
+    with pytest.raises(ValueError, match="writeId: a stream has the id of its checkpoint"):
+        KeelMQStreamWriter(options(writeId="monday"), SCHEMA)
+    first, second = (KeelMQWriter(options(writeId="monday"), SCHEMA) for _ in range(2))
+    assert first._write_id == second._write_id == "monday"
+    assert KeelMQWriter(options(), SCHEMA)._write_id != KeelMQWriter(options(), SCHEMA)._write_id
