@@ -18,6 +18,7 @@ from keelmq.errors import InvalidRequest, KeelMQError
 from keelmq.printable import UNPRINTABLE, printable
 
 if TYPE_CHECKING:
+    from rich.console import Console, Group
     from rich.table import Table
 
     from keelmq.transport.connection import Connection
@@ -29,6 +30,9 @@ EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130
 CALL_TIMEOUT_MS: Final = 5_000
 DEFAULT_SERVERS: Final = "http://127.0.0.1:7081,http://127.0.0.1:7082,http://127.0.0.1:7083"
+
+PIPE_WIDTH: Final = 4_000
+"""Columns of what is no terminal: a table is never that wide."""
 
 STREAM_ERRORS: Final = frozenset(
     {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF, errno.EAGAIN}
@@ -239,17 +243,48 @@ def print_json(value: Mapping[str, Any] | list[Any]) -> None:
     print(json.dumps(value, ensure_ascii=is_escaped, default=str).translate(_JSON_CONTROLS), flush=True)
 
 
-def print_table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+def print_table(
+    title: str | None, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, turns: bool = False
+) -> None:
     """Print a table with right-aligned numbers and None as a dash.
 
-    In a pipe the table is as wide as its content, so that nothing is cut.
+    In a pipe the table is as wide as its content, so that nothing is cut. On a terminal that is too narrow for it,
+    `turns` prints what `fitting_table` returns.
     """
     from rich.console import Console
 
     console = Console()
     if not console.is_terminal:
-        console = Console(width=4_000)
-    console.print(table_of(title, columns, rows))
+        console = Console(width=PIPE_WIDTH)
+    console.print(fitting_table(console, title, columns, rows) if turns else table_of(title, columns, rows))
+
+
+def fitting_table(
+    console: "Console", title: str | None, columns: Sequence[str], rows: Iterable[Sequence[Any]]
+) -> "Table | Group":
+    """Return a table of few rows that the terminal is wide enough for: one with a column for each row if it is too
+    narrow for `columns`, and else one table for each row, below each other.
+    """
+    from rich.console import Group
+    from rich.measure import Measurement
+
+    listed = [list(row) for row in rows]
+    unlimited = console.options.update(width=PIPE_WIDTH)
+
+    def fits(table: "Table") -> bool:
+        return Measurement.get(console, unlimited, table).maximum <= console.width
+
+    table = table_of(title, columns, listed)
+    if fits(table) or not listed:
+        return table
+    turned = [["-" if cell is None else str(cell) for cell in each] for each in zip(columns, *listed, strict=True)]
+    table = table_of(title, turned[0], turned[1:])
+    if fits(table):
+        return table
+    pairs = (zip(columns, row, strict=True) for row in listed)
+    return Group(
+        *(table_of(title, [name, "-" if cell is None else str(cell)], others) for (name, cell), *others in pairs)
+    )
 
 
 def table_of(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> "Table":
