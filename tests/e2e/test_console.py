@@ -8,7 +8,7 @@ from selenium.webdriver.common.by import By
 
 from tests.e2e.closed_cluster import ADMINISTRATOR
 from tests.e2e.closed_cluster import closed_cluster as make_closed_cluster
-from tests.e2e.cluster_process import ClusterProcess, NodeProcess, ok
+from tests.e2e.cluster_process import ClusterProcess, NodeProcess, ok, wait_for
 from tests.e2e.console_page import Page
 from tests.e2e.console_page import driver as driver
 from tests.e2e.console_page import page as page
@@ -111,8 +111,40 @@ def test_an_operator_commits_a_transaction_with_a_reason(cluster: ClusterProcess
     page.element(By.XPATH, "//button[.='commit']").click()
     page.driver.switch_to.alert.accept()
     page.until("committed", "ann", "the order is in the database")
+    page.said("Committed: transaction console-undecided")
     decided = ok(leader.request("GET", "/v1/transactions/console-undecided"))
     assert (decided["state"], decided["timeline"][-1]["operator"]) == ("committed", "ann")
+
+
+def test_lists_begin_at_a_name(cluster: ClusterProcess, page: Page) -> None:
+    leader = cluster.wait_leader()
+    offsets = {"offsets": [{"topic": "from-b", "queue": 0, "offset": 0}]}
+    names = ("from-a", "from-b", "from-bc", "from-c")
+    for name in names:
+        ok(leader.request("PUT", f"/v1/topics/{name}", payload={"queues": 1}))
+    for name in names:
+        ok(leader.request("PUT", f"/v1/groups/{name}/offsets", payload=offsets))
+    for view in ("/topics", "/groups"):
+        page.open(leader, view)
+        page.until("from-a")
+        page.element(By.ID, "from").send_keys("from-b\n")
+        wait_for(lambda: "from-a" not in page.main(), "the list from the name on")
+        page.until("from-b\t", "from-bc", "from-c")
+        assert page.driver.current_url.endswith("?from=from-b")
+
+
+def test_messages_are_shown_from_a_time_on(cluster: ClusterProcess, page: Page) -> None:
+    leader = cluster.wait_leader()
+    first = send(leader, "console-at", "early", "k")
+    path = "/v1/topics/console-at/queues/0/messages"
+    stored_at_ms = ok(leader.request("GET", f"{path}?offset=0"))["messages"][0]["stored_at_ms"]
+    later = send(leader, "console-at", "late", "k")
+    page.open(leader, f"/topics/console-at/queues/0?at={stored_at_ms + 1}")
+    assert first not in page.until("Stored at or after", "late", later)
+    page.driver.execute_script("document.getElementById('at').value = '2020-01-01T00:00:00'")
+    page.element(By.XPATH, "//form[.//input[@id='at']]//button").click()
+    page.until(first, later)
+    assert page.element(By.ID, "at").get_attribute("value") == "2020-01-01T00:00"
 
 
 def test_a_group_shows_its_lag(cluster: ClusterProcess, page: Page) -> None:

@@ -4,16 +4,18 @@ import { rights } from "./actions.js";
 import { get } from "./api.js";
 import { Chart } from "./chart.js";
 import { count, duration, el, facts, link, part, table, time } from "./dom.js";
-import { replayAll, replayOne, resetForm } from "./group_actions.js";
+import { cloneForm, replayAll, replayOne, resetForm } from "./group_actions.js";
 import { preview } from "./messages.js";
-import { next } from "./topics.js";
+import { missing } from "./problems.js";
+import { after, fromName, next } from "./topics.js";
 
 const lags = new Chart("Lag in messages", { lag: "first" });
 
 export async function groups(_, query) {
-  const page = await get("/v1/groups", { limit: 100, after: query.get("after") });
+  const page = await get("/v1/groups", { limit: 100, after: after(query) });
   return [
     el("h1", {}, "Consumer groups"),
+    fromName("Groups from the name", "#/groups", query),
     table(
       "Groups by name",
       [
@@ -31,7 +33,7 @@ export async function groups(_, query) {
 
 export async function group([name]) {
   const path = `/v1/groups/${part(name)}`;
-  const [found, may, { offsets }, dead] = await Promise.all([get(path), rights(`group:${name}`), get(`${path}/offsets`), get(`${path}/dead-letters`, { limit: 50 }).catch(() => ({ messages: [] }))]);
+  const [found, may, { offsets }, dead] = await Promise.all([get(path), rights(`group:${name}`), get(`${path}/offsets`), get(`${path}/dead-letters`, { limit: 50 }).catch((error) => missing("Dead letters", error))]);
   const lag = offsets.reduce((sum, each) => sum + each.lag, 0);
   if (offsets.length) lags.measured(name, { lag });
   return [
@@ -55,6 +57,7 @@ export async function group([name]) {
     ),
     ...(offsets.length ? [lags.draw()] : []),
     resetForm(name, [...new Set([...offsets.map((each) => each.topic), ...found.topics])], may("reset")),
+    cloneForm(name, may("reset")),
     table(
       "Members",
       [
@@ -67,8 +70,14 @@ export async function group([name]) {
       found.members,
       "Nobody consumes for this group now.",
     ),
+    ...(dead instanceof Node ? [dead] : deadLetters(name, dead, may("reset"))),
+  ];
+}
+
+function deadLetters(name, { messages, next_offset: next, max_offset: end }, denied) {
+  return [
     table(
-      dead.next_offset < dead.max_offset ? "The first dead letters" : "Dead letters",
+      next < end ? "The first dead letters" : "Dead letters",
       [
         ["Message", (each) => link(`#/messages/${part(each.message_id)}`, each.message_id)],
         ["From", (each) => (each.origin ? `${each.origin.topic}, queue ${each.origin.queue}, offset ${each.origin.offset}` : "")],
@@ -76,11 +85,11 @@ export async function group([name]) {
         ["Last reason", (each) => each.history?.at(-1)?.reason ?? ""],
         ["Body", (each) => el("code", {}, preview(each))],
         ["Replayed", (each) => time(each.replayed_at_ms)],
-        ["Action", (each) => (each.replayed_at_ms ? "" : replayOne(name, each, may("reset")))],
+        ["Action", (each) => (each.replayed_at_ms ? "" : replayOne(name, each, denied))],
       ],
-      dead.messages,
+      messages,
       "No dead letters.",
     ),
-    ...(dead.messages.some((each) => !each.replayed_at_ms) ? [el("p", {}, replayAll(name, may("reset")))] : []),
+    ...(messages.some((each) => !each.replayed_at_ms) || next < end ? [el("p", {}, replayAll(name, denied))] : []),
   ];
 }
