@@ -159,6 +159,20 @@ def test_a_group_shows_its_lag(cluster: ClusterProcess, page: Page) -> None:
     page.until("2 messages", "Committed offsets", "No dead letters.")
 
 
+def test_a_group_of_many_queues_shows_those_with_the_largest_lag(cluster: ClusterProcess, page: Page) -> None:
+    leader = cluster.wait_leader()
+    ok(leader.request("PUT", "/v1/topics/console-wide", payload={"queues": 201}))
+    sent = {"messages": [{"body": "x", "queue": 200}, {"body": "x", "queue": 200}]}
+    ok(leader.request("POST", "/v1/topics/console-wide/messages", payload=sent))
+    offsets = {"offsets": [{"topic": "console-wide", "queue": queue, "offset": 0} for queue in range(201)]}
+    ok(leader.request("PUT", "/v1/groups/console-wide/offsets", payload=offsets))
+    page.open(leader, "/groups/console-wide")
+    page.until("2 messages", "the 200 queues with the largest lag, of 201")
+    rows = page.driver.find_elements(By.CSS_SELECTOR, "main table:first-of-type tbody tr")
+    assert len(rows) == 200
+    assert rows[0].text == "console-wide 200 0 2"
+
+
 def test_a_follower_names_the_leader_for_what_only_that_one_answers(cluster: ClusterProcess, page: Page) -> None:
     leader = cluster.wait_leader()
     follower = next(node for node in cluster.nodes.values() if node is not leader)

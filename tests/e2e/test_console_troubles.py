@@ -9,7 +9,7 @@ import pytest
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from tests.e2e.closed_cluster import ADMINISTRATOR, GROUP, MESSAGE, TOPIC, rule, someone
+from tests.e2e.closed_cluster import ADMINISTRATOR, GROUP, TOPIC, rule, someone
 from tests.e2e.closed_cluster import closed_cluster as make_closed_cluster
 from tests.e2e.cluster_process import OPTIONS, ClusterProcess, NodeProcess, ok, wait_for
 from tests.e2e.console_page import Page
@@ -107,8 +107,6 @@ def test_who_may_not_read_dead_letters_and_delayed_messages_is_told(closed: Clus
     assert "No dead letters." not in shown
     page.open(leader, f"/topics/{TOPIC}")
     page.until("Delayed messages", "forbidden")
-    page.open(leader, f"/messages/{MESSAGE}")
-    page.until("forbidden")
 
 
 def test_a_token_that_ends_while_a_form_is_open(closed: ClusterProcess, page: Page) -> None:

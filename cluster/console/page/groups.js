@@ -9,6 +9,8 @@ import { preview } from "./messages.js";
 import { missing } from "./problems.js";
 import { after, fromName, next } from "./topics.js";
 
+/** A group may have 16,384 queues, and the view is drawn anew every few seconds. */
+const SHOWN_MAX = 200;
 const lags = new Chart("Lag in messages", { lag: "first" });
 
 export async function groups(_, query) {
@@ -45,14 +47,14 @@ export async function group([name]) {
       ["A message is tried", `${found.retry_max_attempts} times`],
     ]),
     table(
-      "Committed offsets",
+      offsets.length > SHOWN_MAX ? `Committed offsets: the ${SHOWN_MAX} queues with the largest lag, of ${count(offsets.length)}` : "Committed offsets",
       [
         ["Topic", (each) => link(`#/topics/${part(each.topic)}`, each.topic)],
         ["Queue", (each) => link(`#/topics/${part(each.topic)}/queues/${each.queue}?offset=${each.offset}`, each.queue), true],
         ["Committed", (each) => count(each.offset), true],
         ["Lag", (each) => el("span", { class: each.lag > 0 ? "warn" : undefined }, count(each.lag)), true],
       ],
-      offsets,
+      offsets.length > SHOWN_MAX ? offsets.toSorted((one, other) => other.lag - one.lag).slice(0, SHOWN_MAX) : offsets,
       "Nothing is committed yet.",
     ),
     ...(offsets.length ? [lags.draw()] : []),
