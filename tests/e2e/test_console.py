@@ -147,6 +147,26 @@ def test_messages_are_shown_from_a_time_on(cluster: ClusterProcess, page: Page) 
     assert page.element(By.ID, "at").get_attribute("value") == "2020-01-01T00:00"
 
 
+def test_a_chart_takes_no_moment_for_a_rate_and_begins_anew_after_a_gap(cluster: ClusterProcess, page: Page) -> None:
+    page.open(cluster.wait_leader())
+    page.until("Nodes")
+    points = page.driver.execute_async_script(
+        """
+        const [looks, done] = arguments;
+        import("./console/chart.js").then(({ Chart }) => {
+          const chart = new Chart("Messages a second", { sent: "first" });
+          done(looks.map(([at, sent]) => {
+            performance.now = () => at;
+            chart.counted("orders", { sent });
+            return chart.points.map((point) => point.sent);
+          }));
+        });
+        """,
+        [[0, 0], [5_000, 50], [5_001, 51], [10_000, 200], [600_000, 9_000], [605_000, 9_005]],
+    )
+    assert points == [[], [10], [10], [10, 30], [], [1]]
+
+
 def test_a_group_shows_its_lag(cluster: ClusterProcess, page: Page) -> None:
     leader = cluster.wait_leader()
     for number in range(3):
