@@ -9,7 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TextIO, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NoReturn, TextIO, TypeVar
 
 import typer
 
@@ -31,8 +31,8 @@ EXIT_INTERRUPTED: Final = 130
 CALL_TIMEOUT_MS: Final = 5_000
 DEFAULT_SERVERS: Final = "http://127.0.0.1:7081,http://127.0.0.1:7082,http://127.0.0.1:7083"
 
-PIPE_WIDTH: Final = 4_000
-"""Columns of what is no terminal: a table is never that wide."""
+UNLIMITED: Final = 4_000
+"""Columns of a terminal that no table fills."""
 
 STREAM_ERRORS: Final = frozenset(
     {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF, errno.EAGAIN}
@@ -248,15 +248,35 @@ def print_table(
 ) -> None:
     """Print a table with right-aligned numbers and None as a dash.
 
-    In a pipe the table is as wide as its content, so that nothing is cut. On a terminal that is too narrow for it,
-    `turns` prints what `fitting_table` returns.
+    A pipe gets plain columns, two blanks apart, of which nothing is cut. A terminal that is too narrow for the table
+    gets, with `turns`, what `fitting_table` returns.
     """
     from rich.console import Console
 
     console = Console()
-    if not console.is_terminal:
-        console = Console(width=PIPE_WIDTH)
-    console.print(fitting_table(console, title, columns, rows) if turns else table_of(title, columns, rows))
+    if console.is_terminal:
+        console.print(fitting_table(console, title, columns, rows) if turns else table_of(title, columns, rows))
+        return
+    from rich.cells import cell_len, set_cell_size
+
+    listed = [list(row) for row in rows]
+    lines = [[printable(name) for name in columns], *([_text(cell) for cell in row] for row in listed)]
+    widths = [max(map(cell_len, cells)) for cells in zip(*lines, strict=True)]
+    numeric = [_is_numeric(listed, position) for position in range(len(columns))]
+    if title:
+        print(printable(title))
+    for line in lines:
+        cells = zip(line, widths, numeric, strict=True)
+        placed = [cell.rjust(width) if is_number else set_cell_size(cell, width) for cell, width, is_number in cells]
+        print("  ".join(placed).rstrip())
+
+
+def _text(cell: object) -> str:
+    return "-" if cell is None else printable(str(cell))
+
+
+def _is_numeric(rows: Sequence[Sequence[Any]], position: int) -> bool:
+    return {type(row[position]) for row in rows} - {type(None)} == {int}
 
 
 def fitting_table(
@@ -269,7 +289,7 @@ def fitting_table(
     from rich.measure import Measurement
 
     listed = [list(row) for row in rows]
-    unlimited = console.options.update(width=PIPE_WIDTH)
+    unlimited = console.options.update(width=UNLIMITED)
 
     def fits(table: "Table") -> bool:
         return Measurement.get(console, unlimited, table).maximum <= console.width
@@ -277,28 +297,26 @@ def fitting_table(
     table = table_of(title, columns, listed)
     if fits(table) or not listed:
         return table
-    turned = [["-" if cell is None else str(cell) for cell in each] for each in zip(columns, *listed, strict=True)]
+    turned = [[_text(cell) for cell in each] for each in zip(columns, *listed, strict=True)]
     table = table_of(title, turned[0], turned[1:])
     if fits(table):
         return table
     pairs = (zip(columns, row, strict=True) for row in listed)
-    return Group(
-        *(table_of(title, [name, "-" if cell is None else str(cell)], others) for (name, cell), *others in pairs)
-    )
+    return Group(*(table_of(title, [name, _text(cell)], others) for (name, cell), *others in pairs))
 
 
 def table_of(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> "Table":
-    """Return the table that `print_table` prints."""
+    """Return the table that `print_table` prints on a terminal."""
     from rich.table import Table
     from rich.text import Text
 
     listed = [list(row) for row in rows]
     table = Table(title=title and printable(title), title_justify="left", header_style="bold")
     for position, name in enumerate(columns):
-        numeric = {type(row[position]) for row in listed} - {type(None)} == {int}
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+        justify: Literal["left", "right"] = "right" if _is_numeric(listed, position) else "left"
+        table.add_column(name, justify=justify, overflow="fold")
     for row in listed:
-        table.add_row(*[Text("-" if cell is None else printable(str(cell))) for cell in row])
+        table.add_row(*[Text(_text(cell)) for cell in row])
     return table
 
 

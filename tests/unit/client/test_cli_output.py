@@ -31,6 +31,18 @@ def test_lines_tables_timelines_and_errors_escape_control_characters(capsys: pyt
     assert text.replace("\n", "").replace("\t", "").isprintable()
 
 
+def test_a_pipe_gets_plain_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table("kept for", ["kind", "subject", "bytes"], [["message", "日本", 199], [None, "order history", 20_000]])
+    print_table(None, ["group"], [])
+    assert capsys.readouterr().out.splitlines() == [
+        "kept for",
+        "kind     subject        bytes",
+        "message  日本             199",
+        "-        order history  20000",
+        "group",
+    ]
+
+
 def drawn(width: int, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
     """Return the lines that a terminal of this width shows of a table; none may be wider."""
     console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
