@@ -52,6 +52,13 @@ def test_an_address_that_is_none_is_said(cluster: ClusterProcess, page: Page) ->
     page.until("That did not work", "not_found")
 
 
+def test_what_is_looked_for_stays_to_be_mended(cluster: ClusterProcess, page: Page) -> None:
+    page.open(cluster.wait_leader(), "/find?topic=no-such&key=order-17")
+    page.until("Messages of no-such with the key order-17", "topic_not_found")
+    assert page.element(By.ID, "topic").get_attribute("value") == "no-such"
+    assert page.element(By.ID, "key").get_attribute("value") == "order-17"
+
+
 def test_a_token_that_no_request_can_carry_is_refused_and_not_kept(closed: ClusterProcess, page: Page) -> None:
     page.open(closed.wait_leader(), "/topics")
     page.until("Sign in")

@@ -35,5 +35,8 @@ export async function problem(error) {
   return nodes;
 }
 
-/** A part of a view that could not be had, in its place. @param {string} caption @param {unknown} error */
-export const missing = async (caption, error) => el("section", {}, el("h2", {}, caption), el("div", { class: "warn" }, await problem(error)));
+/** A part of a view that could not be had, in its place; who is to sign in gets no view. @param {string} caption @param {unknown} error */
+export async function missing(caption, error) {
+  if (error instanceof ApiError && error.status === 401) throw error;
+  return el("section", {}, el("h2", {}, caption), el("div", { class: "warn" }, await problem(error)));
+}
