@@ -35,13 +35,14 @@ export async function groups(_, query) {
 
 export async function group([name]) {
   const path = `/v1/groups/${part(name)}`;
-  const [found, may, { offsets }, dead] = await Promise.all([get(path), rights(`group:${name}`), get(`${path}/offsets`), get(`${path}/dead-letters`, { limit: 50 }).catch((error) => missing("Dead letters", error))]);
+  const [found, may, { offsets }, dead] = await Promise.all([get(path), rights(`group:${name}`), get(`${path}/offsets`, { waits: true }), get(`${path}/dead-letters`, { limit: 50 }).catch((error) => missing("Dead letters", error))]);
   const lag = offsets.reduce((sum, each) => sum + each.lag, 0);
   if (offsets.length) lags.measured(name, { lag });
   return [
     el("h1", {}, `Group ${name}`),
     facts([
       ["Lag", offsets.length ? `${count(lag)} messages` : "not known: nothing is committed yet"],
+      ["The oldest waits since", oldest(offsets)],
       ["Members", `${found.members.length}${found.members_next ? "+" : ""}`],
       ["Topics", found.topics.join(", ")],
       ["A message is tried", `${found.retry_max_attempts} times`],
@@ -53,6 +54,7 @@ export async function group([name]) {
         ["Queue", (each) => link(`#/topics/${part(each.topic)}/queues/${each.queue}?offset=${each.offset}`, each.queue), true],
         ["Committed", (each) => count(each.offset), true],
         ["Lag", (each) => el("span", { class: each.lag > 0 ? "warn" : undefined }, count(each.lag)), true],
+        ["The first waits since", (each) => time(each.waits_since_ms)],
       ],
       offsets.length > SHOWN_MAX ? offsets.toSorted((one, other) => other.lag - one.lag).slice(0, SHOWN_MAX) : offsets,
       "Nothing is committed yet.",
@@ -74,6 +76,12 @@ export async function group([name]) {
     ),
     ...(dead instanceof Node ? [dead] : deadLetters(name, dead, may("reset"))),
   ];
+}
+
+/** The time at which the first message that waits was stored, and how long ago that was. */
+function oldest(offsets) {
+  const since = Math.min(...offsets.map((each) => each.waits_since_ms ?? Infinity));
+  return since === Infinity ? null : el("span", {}, time(since), `, ${duration(Math.max(0, Date.now() - since))}`);
 }
 
 function deadLetters(name, { messages, next_offset: next, max_offset: end }, denied) {
