@@ -1,4 +1,4 @@
-"""Since when a message waits for a group."""
+"""Tells since when a message waits for a group."""
 
 from cluster.core.core import Core
 from store.commands.views import GroupOffset
