@@ -69,6 +69,20 @@ def test_a_token_that_no_request_can_carry_is_refused_and_not_kept(closed: Clust
     page.until("Topics by name")
 
 
+def test_nothing_is_asked_while_somebody_signs_in(closed: ClusterProcess, page: Page) -> None:
+    page.open(closed.wait_leader())
+    page.until("Sign in")
+    page.driver.execute_script(
+        "window.timers = 0; const set = setTimeout; window.setTimeout = (...each) => { timers++; return set(...each); }"
+    )
+    page.element(By.ID, "token").send_keys("wrong" * 10 + Keys.ENTER)
+    page.until("Sign in", "the token is not valid")
+    assert page.driver.execute_script("return timers") == 0
+    page.element(By.ID, "token").send_keys(ADMINISTRATOR + Keys.ENTER)
+    page.until("Nodes")
+    assert page.driver.execute_script("return timers") >= 1
+
+
 def test_what_is_written_is_not_taken_away_when_the_page_is_clicked(cluster: ClusterProcess, page: Page) -> None:
     leader = cluster.wait_leader()
     prepare(leader, "console-typed", "console-typed")

@@ -69,7 +69,8 @@ async function draw(isNew) {
     scrollTo(0, 0);
   }
   const again_ms = found?.[2] || (isPassing(failed) ? RETRY_MS : 0);
-  if (again_ms) timer = setTimeout(() => (document.hidden ? again() : draw(false)), again_ms);
+  const isSignIn = Boolean(main.querySelector("#token")); // there is nothing to look for before somebody has signed in
+  if (again_ms && !isSignIn) timer = setTimeout(() => (document.hidden ? again() : draw(false)), again_ms);
 }
 
 const nowhere = (path) => new ApiError(404, "not_found", `There is no view ${path}.`);
