@@ -47,6 +47,13 @@ def signed_in(page: Page, node: NodeProcess, token: str, view: str) -> None:
     page.driver.refresh()
 
 
+def signed_out(page: Page, node: NodeProcess) -> None:
+    page.open(node)
+    page.driver.execute_script("sessionStorage.clear()")
+    page.driver.refresh()
+    page.until("Sign in")
+
+
 def test_an_address_that_is_none_is_said(cluster: ClusterProcess, page: Page) -> None:
     page.open(cluster.wait_leader(), "/topics/%zz")
     page.until("That did not work", "not_found")
@@ -60,18 +67,16 @@ def test_what_is_looked_for_stays_to_be_mended(cluster: ClusterProcess, page: Pa
 
 
 def test_a_token_that_no_request_can_carry_is_refused_and_not_kept(closed: ClusterProcess, page: Page) -> None:
-    page.open(closed.wait_leader(), "/topics")
-    page.until("Sign in")
+    signed_out(page, closed.wait_leader())
     page.element(By.ID, "token").send_keys("kmq_…" + Keys.ENTER)
     page.until("Sign in", "no token")
     assert page.driver.execute_script("return sessionStorage.length") == 0
     page.element(By.ID, "token").send_keys(ADMINISTRATOR + Keys.ENTER)
-    page.until("Topics by name")
+    page.until("Nodes")
 
 
 def test_nothing_is_asked_while_somebody_signs_in(closed: ClusterProcess, page: Page) -> None:
-    page.open(closed.wait_leader())
-    page.until("Sign in")
+    signed_out(page, closed.wait_leader())
     page.driver.execute_script(
         "window.timers = 0; const set = setTimeout; window.setTimeout = (...each) => { timers++; return set(...each); }"
     )
