@@ -11,10 +11,12 @@ from itertools import islice
 from typing import Annotated, Final
 
 from aiohttp import web
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import replace
 
 from cluster.budgets.pace import Pace
 from cluster.core.core import Core
+from cluster.core.waiting import waits_since_ms
 from cluster.http.app import APPLIED_INDEX_HEADER, json_response
 from cluster.http.requests import Request, check_group, check_topic, parse_query
 from cluster.http.responses import Response, as_encoded, as_view, json_items
@@ -24,7 +26,7 @@ from cluster.problems import Problem
 from cluster.security import permissions
 from cluster.security.access import BY_HANDLER, of_group
 from store.commands.groups import AssignedQueue
-from store.commands.views import GroupView, MemberView
+from store.commands.views import GroupOffset, GroupView, MemberView
 from store.errors import GROUP_NOT_FOUND, Refused
 
 
@@ -34,6 +36,8 @@ class AssignedQueueView(Response, kw_only=True, frozen=True):
 
 
 OFFSETS_PER_STEP: Final = 512
+WAITS_PER_STEP: Final = 32
+"""The row of a message is looked up for each of them."""
 
 Limit = Annotated[int, Meta(ge=1, le=LIST_MAX)]
 
@@ -44,11 +48,13 @@ class GroupsQuery(Request, kw_only=True, frozen=True):
 
 
 class GroupOffsetsQuery(Request, kw_only=True, frozen=True):
-    """Selects offsets of a group. Without `limit` the answer has all of them."""
+    """Selects offsets of a group. Without `limit` the answer has all of them. With `waits` it tells since when their
+    messages wait."""
 
     topic: str | None = None
     limit: Limit | None = None
     after: str | None = None
+    waits: bool = False
 
 
 class GroupMemberView(Response, kw_only=True, frozen=True):
@@ -60,12 +66,17 @@ class GroupMemberView(Response, kw_only=True, frozen=True):
 
 
 class GroupOffsetView(Response, kw_only=True, frozen=True):
+    """Committed offset of a group in a queue. `waits_since_ms` is the Unix time at which the first message was stored
+    that the group has not committed or acknowledged; absent without such a message, and unless it is asked for.
+    """
+
     topic: str
     queue: int
     offset: int
     max_offset: int
     lag: int
     held: int
+    waits_since_ms: int | UnsetType = UNSET
 
 
 class GroupDetail(Response, kw_only=True, frozen=True):
@@ -199,8 +210,9 @@ class GroupLists:
         found = self._core.state.each_offset(group, topic, _place(query.after))
         encoded: list[bytes] = []
         left, last = query.limit, None
-        while page := [*islice(found, OFFSETS_PER_STEP if left is None else min(left, OFFSETS_PER_STEP))]:
-            encoded.append(json_items([as_view(GroupOffsetView, each) for each in page]))
+        step = WAITS_PER_STEP if query.waits else OFFSETS_PER_STEP
+        while page := [*islice(found, step if left is None else min(left, step))]:
+            encoded.append(json_items([self._offset(each, waits=query.waits) for each in page]))
             left, last = None if left is None else left - len(page), page[-1]
             if left == 0:
                 break
@@ -210,6 +222,11 @@ class GroupLists:
         offsets = as_encoded(GroupOffsetView, encoded)
         following = f"{last.topic}/{last.queue}" if last is not None and more else None
         return self._with_index(json_response(GroupOffsetsView(offsets=offsets, next=following)))
+
+    def _offset(self, found: GroupOffset, *, waits: bool) -> GroupOffsetView:
+        view: GroupOffsetView = as_view(GroupOffsetView, found)
+        since_ms = waits_since_ms(self._core, found) if waits else None
+        return view if since_ms is None else replace(view, waits_since_ms=since_ms)
 
     def _with_index(self, response: web.Response) -> web.Response:
         """Name the last entry that the offsets may come from, even if it is applied in part. A consumer requires it of

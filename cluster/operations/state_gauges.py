@@ -11,6 +11,7 @@ from typing import Final
 from prometheus_client.core import GaugeMetricFamily
 
 from cluster.core.core import Core
+from cluster.core.waiting import waits_since_ms
 from cluster.metrics import gauge
 from cluster.telemetry.topic_counters import OTHERS, SERIES_MAX
 from store.commands.views import GroupOffset
@@ -121,10 +122,8 @@ class StateGauges:
             yield None
 
     def _waited_s(self, offset: GroupOffset) -> float:
-        if not offset.lag or self._core.state.topic(offset.topic) is None:  # deleted since
-            return 0.0
-        rows = self._core.state.rows(offset.topic, offset.queue, offset.processed, 1, 1)
-        return max(self._core.now_ms() - rows[0].stored_at_ms, 0) / 1000 if rows else 0.0
+        since_ms = waits_since_ms(self._core, offset)
+        return 0.0 if since_ms is None else max(self._core.now_ms() - since_ms, 0) / 1000
 
     def _dead_letters(self) -> Iterator[GaugeMetricFamily | None]:
         letters = GaugeMetricFamily(

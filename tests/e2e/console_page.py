@@ -84,6 +84,16 @@ class Page:
         )
         return self.driver.find_element(By.ID, "said").text
 
+    def until_stale(self, *texts: str) -> None:
+        """Wait until the page says with all texts why what it shows is old."""
+
+        def shown() -> str:
+            return self.driver.find_element(By.ID, "stale").text
+
+        WebDriverWait(self.driver, PATIENCE_S).until(
+            lambda _: all(text in shown() for text in texts), f"{texts} are not said"
+        )
+
     def complaints(self) -> list[dict[str, Any]]:
         """Return what the browser says about the page, such as a violation of its security policy. That the API refused
         a request is for the page to show.

@@ -20,11 +20,11 @@ def mounted_disk(parent: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def mounted_at(mounted: Path) -> Iterator[Path]:
+def mounted_at(mounted: Path, size_bytes: int = DISK_BYTES) -> Iterator[Path]:
     """Mount a small disk at `mounted`, which does not exist yet, for the length of the context."""
     SMALL_DISK.require()
     mounted.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(mounted)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(mounted)], check=True)
     try:
         yield mounted
     finally:

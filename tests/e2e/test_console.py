@@ -8,7 +8,7 @@ from selenium.webdriver.common.by import By
 
 from tests.e2e.closed_cluster import ADMINISTRATOR
 from tests.e2e.closed_cluster import closed_cluster as make_closed_cluster
-from tests.e2e.cluster_process import ClusterProcess, NodeProcess, ok
+from tests.e2e.cluster_process import ClusterProcess, NodeProcess, ok, wait_for
 from tests.e2e.console_page import Page
 from tests.e2e.console_page import driver as driver
 from tests.e2e.console_page import page as page
@@ -111,8 +111,60 @@ def test_an_operator_commits_a_transaction_with_a_reason(cluster: ClusterProcess
     page.element(By.XPATH, "//button[.='commit']").click()
     page.driver.switch_to.alert.accept()
     page.until("committed", "ann", "the order is in the database")
+    page.said("Committed: transaction console-undecided")
     decided = ok(leader.request("GET", "/v1/transactions/console-undecided"))
     assert (decided["state"], decided["timeline"][-1]["operator"]) == ("committed", "ann")
+
+
+def test_lists_begin_at_a_name(cluster: ClusterProcess, page: Page) -> None:
+    leader = cluster.wait_leader()
+    offsets = {"offsets": [{"topic": "from-b", "queue": 0, "offset": 0}]}
+    names = ("from-a", "from-b", "from-bc", "from-c")
+    for name in names:
+        ok(leader.request("PUT", f"/v1/topics/{name}", payload={"queues": 1}))
+    for name in names:
+        ok(leader.request("PUT", f"/v1/groups/{name}/offsets", payload=offsets))
+    for view in ("/topics", "/groups"):
+        page.open(leader, view)
+        page.until("from-a")
+        page.element(By.ID, "from").send_keys("from-b\n")
+        wait_for(lambda: "from-a" not in page.main(), "the list from the name on")
+        page.until("from-b\t", "from-bc", "from-c")
+        assert page.driver.current_url.endswith("?from=from-b")
+
+
+def test_messages_are_shown_from_a_time_on(cluster: ClusterProcess, page: Page) -> None:
+    leader = cluster.wait_leader()
+    first = send(leader, "console-at", "early", "k")
+    path = "/v1/topics/console-at/queues/0/messages"
+    stored_at_ms = ok(leader.request("GET", f"{path}?offset=0"))["messages"][0]["stored_at_ms"]
+    later = send(leader, "console-at", "late", "k")
+    page.open(leader, f"/topics/console-at/queues/0?at={stored_at_ms + 1}")
+    assert first not in page.until("Stored at or after", "late", later)
+    page.driver.execute_script("document.getElementById('at').value = '2020-01-01T00:00:00'")
+    page.element(By.XPATH, "//form[.//input[@id='at']]//button").click()
+    page.until(first, later)
+    assert page.element(By.ID, "at").get_attribute("value") == "2020-01-01T00:00"
+
+
+def test_a_chart_takes_no_moment_for_a_rate_and_begins_anew_after_a_gap(cluster: ClusterProcess, page: Page) -> None:
+    page.open(cluster.wait_leader())
+    page.until("Nodes")
+    points = page.driver.execute_async_script(
+        """
+        const [looks, done] = arguments;
+        import("./console/chart.js").then(({ Chart }) => {
+          const chart = new Chart("Messages a second", { sent: "first" });
+          done(looks.map(([at, sent]) => {
+            performance.now = () => at;
+            chart.counted("orders", { sent });
+            return chart.points.map((point) => point.sent);
+          }));
+        });
+        """,
+        [[0, 0], [5_000, 50], [5_001, 51], [10_000, 200], [600_000, 9_000], [605_000, 9_005]],
+    )
+    assert points == [[], [10], [10], [10, 30], [], [1]]
 
 
 def test_a_group_shows_its_lag(cluster: ClusterProcess, page: Page) -> None:
@@ -124,7 +176,21 @@ def test_a_group_shows_its_lag(cluster: ClusterProcess, page: Page) -> None:
     page.open(leader, "/groups")
     page.until("console-group")
     page.follow("console-group")
-    page.until("2 messages", "Committed offsets", "No dead letters.")
+    page.until("2 messages", "The oldest waits since", "Committed offsets", "No dead letters.")
+
+
+def test_a_group_of_many_queues_shows_those_with_the_largest_lag(cluster: ClusterProcess, page: Page) -> None:
+    leader = cluster.wait_leader()
+    ok(leader.request("PUT", "/v1/topics/console-wide", payload={"queues": 201}))
+    sent = {"messages": [{"body": "x", "queue": 200}, {"body": "x", "queue": 200}]}
+    ok(leader.request("POST", "/v1/topics/console-wide/messages", payload=sent))
+    offsets = {"offsets": [{"topic": "console-wide", "queue": queue, "offset": 0} for queue in range(201)]}
+    ok(leader.request("PUT", "/v1/groups/console-wide/offsets", payload=offsets))
+    page.open(leader, "/groups/console-wide")
+    page.until("2 messages", "the 200 queues with the largest lag, of 201")
+    rows = page.driver.find_elements(By.CSS_SELECTOR, "main table:first-of-type tbody tr")
+    assert len(rows) == 200
+    assert rows[0].text.startswith("console-wide 200 0 2 ")
 
 
 def test_a_follower_names_the_leader_for_what_only_that_one_answers(cluster: ClusterProcess, page: Page) -> None:

@@ -6,7 +6,7 @@ import pytest
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from tests.e2e.closed_cluster import GROUP, TOPIC, rule, someone
+from tests.e2e.closed_cluster import GROUP, PRODUCERS, TOPIC, TRANSACTION, rule, someone
 from tests.e2e.closed_cluster import closed_cluster as make_closed_cluster
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, ok
 from tests.e2e.console_page import Page
@@ -145,6 +145,27 @@ def test_a_reset_shows_first_what_it_does(cluster: ClusterProcess, page: Page) -
     assert committed(leader, "reset-group") == [2, 1]
 
 
+def test_a_group_takes_over_the_offsets_of_another_one(cluster: ClusterProcess, page: Page) -> None:
+    leader = cluster.wait_leader()
+    make(leader, "clone")
+    send(leader, "clone", *({"body": "x"} for _ in range(5)))
+    for group, offset in (("clone-blue", 4), ("clone-green", 1)):
+        at = [{"topic": "clone", "queue": 0, "offset": offset}]
+        ok(leader.request("PUT", f"/v1/groups/{group}/offsets", payload={"offsets": at}))
+    page.open(leader, "/groups/clone-green")
+    page.until("Committed offsets")
+    page.fill("clone", source="clone-none")
+    page.press("Preview", "clone")
+    page.until("group_not_found")
+    page.fill("clone", source="clone-blue")
+    page.press("Preview", "clone")
+    page.until("What it does now with 1 queues")
+    page.press("Take over", "clone")
+    assert "where group clone-blue is" in page.confirm()
+    page.said("Taken over: the offsets of 1 queues of clone-blue.")
+    assert committed(leader, "clone-green") == [4]
+
+
 def test_dead_letters_are_replayed_one_and_all(cluster: ClusterProcess, page: Page) -> None:
     leader = cluster.wait_leader()
     make(leader, "dead")
@@ -195,7 +216,11 @@ def test_the_settings_are_changed_with_the_keyboard_alone(cluster: ClusterProces
 def test_who_may_only_look_sees_why_nothing_can_be_done(closed: ClusterProcess, page: Page) -> None:
     leader = closed.wait_leader()
     looks = someone(
-        leader, rule("read", on=f"topic:{TOPIC}"), rule("read", on=f"group:{GROUP}"), rule("describe", on="cluster")
+        leader,
+        rule("read", on=f"topic:{TOPIC}"),
+        rule("read", on=f"group:{GROUP}"),
+        rule("describe", on=f"producer-group:{PRODUCERS}"),
+        rule("describe", on="cluster"),
     )
     later = {"messages": [{"body": "later", "message_id": "later", "delay_ms": 3_600_000}]}
     ok(leader.request("POST", f"/v1/topics/{TOPIC}/messages", payload=later))
@@ -217,4 +242,8 @@ def test_who_may_only_look_sees_why_nothing_can_be_done(closed: ClusterProcess, 
     back = page.element(By.XPATH, "//button[.='Take back']")
     assert not back.is_enabled()
     assert "may not send" in str(back.get_attribute("title"))
+    page.open(leader, f"/transactions/{TRANSACTION}")
+    page.until("Decide it", f"keelmq auth acl allow {looks.name} decide producer-group:{PRODUCERS}")
+    assert not page.element(By.XPATH, "//button[.='commit']").is_enabled()
+    assert not page.element(By.ID, "reason").is_enabled()
     page.press("Sign out", "whom")

@@ -152,7 +152,7 @@ async def test_the_sdk_waits_within_its_time_and_says_why_it_gave_up(cluster: Cl
 
 
 def cells(line: str) -> list[str]:
-    return [cell.strip() for cell in re.split("[┃│]", line)[1:-1]]
+    return re.split(" {2,}", line.strip())
 
 
 def test_the_command_shows_what_is_left(cluster: ClusterProcess) -> None:
@@ -169,7 +169,7 @@ def test_the_command_shows_what_is_left(cluster: ClusterProcess) -> None:
     (shown,) = [each for each in shell.json("auth", "quota")["principals"] if each["principal"] == "shown"]
     assert shown["throttled"] == refused
     table = [cells(line) for line in shell("auth", "quota", "--addresses").stdout.splitlines()]
-    assert table[1][:2] == ["address", "requests left"]
+    assert table[0][:2] == ["address", "requests left"]
     assert not [row for row in table if row[:1] == ["shown"]]
 
 

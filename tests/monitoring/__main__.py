@@ -25,7 +25,7 @@ from tests.e2e.closed_cluster import administrator_file
 from tests.e2e.cluster_process import ClusterProcess, wait_for
 from tests.e2e.small_disk import mounted_at
 from tests.monitoring.closed_node import CLOSED_FAULTS, closed_node
-from tests.monitoring.faults import FAULTS, OPTIONS, Fault, Faults
+from tests.monitoring.faults import DISK_BYTES, FAULTS, OPTIONS, Fault, Faults
 from tests.monitoring.prometheus import WINDOW, Prometheus
 from tests.requirements import PROMETHEUS, SMALL_DISK
 
@@ -132,7 +132,7 @@ def run(report: Report, directory: Path, chosen: Sequence[str]) -> dict[str, Any
         (directory / "cluster").mkdir()
         if SMALL_DISK.reason is None:
             for node_id in (1, 2, 3):
-                stack.enter_context(mounted_at(directory / "cluster" / f"node{node_id}"))
+                stack.enter_context(mounted_at(directory / "cluster" / f"node{node_id}", DISK_BYTES))
         cluster = ClusterProcess(directory / "cluster", options=OPTIONS)
         faults = Faults(cluster)
         report.step("starting three nodes and Prometheus")

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TextIO, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NoReturn, TextIO, TypeVar
 
 import typer
 
@@ -18,6 +18,7 @@ from keelmq.errors import InvalidRequest, KeelMQError
 from keelmq.printable import UNPRINTABLE, printable
 
 if TYPE_CHECKING:
+    from rich.console import Console, Group
     from rich.table import Table
 
     from keelmq.transport.connection import Connection
@@ -29,6 +30,9 @@ EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130
 CALL_TIMEOUT_MS: Final = 5_000
 DEFAULT_SERVERS: Final = "http://127.0.0.1:7081,http://127.0.0.1:7082,http://127.0.0.1:7083"
+
+UNLIMITED: Final = 4_000
+"""Columns of a terminal that no table fills."""
 
 STREAM_ERRORS: Final = frozenset(
     {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF, errno.EAGAIN}
@@ -239,31 +243,80 @@ def print_json(value: Mapping[str, Any] | list[Any]) -> None:
     print(json.dumps(value, ensure_ascii=is_escaped, default=str).translate(_JSON_CONTROLS), flush=True)
 
 
-def print_table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+def print_table(
+    title: str | None, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, turns: bool = False
+) -> None:
     """Print a table with right-aligned numbers and None as a dash.
 
-    In a pipe the table is as wide as its content, so that nothing is cut.
+    A pipe gets plain columns, two blanks apart, of which nothing is cut. A terminal that is too narrow for the table
+    gets, with `turns`, what `fitting_table` returns.
     """
     from rich.console import Console
 
     console = Console()
-    if not console.is_terminal:
-        console = Console(width=4_000)
-    console.print(table_of(title, columns, rows))
+    if console.is_terminal:
+        console.print(fitting_table(console, title, columns, rows) if turns else table_of(title, columns, rows))
+        return
+    from rich.cells import cell_len, set_cell_size
+
+    listed = [list(row) for row in rows]
+    lines = [[printable(name) for name in columns], *([_text(cell) for cell in row] for row in listed)]
+    widths = [max(map(cell_len, cells)) for cells in zip(*lines, strict=True)]
+    numeric = [_is_numeric(listed, position) for position in range(len(columns))]
+    if title:
+        print(printable(title))
+    for line in lines:
+        cells = zip(line, widths, numeric, strict=True)
+        placed = [cell.rjust(width) if is_number else set_cell_size(cell, width) for cell, width, is_number in cells]
+        print("  ".join(placed).rstrip())
+
+
+def _text(cell: object) -> str:
+    return "-" if cell is None else printable(str(cell))
+
+
+def _is_numeric(rows: Sequence[Sequence[Any]], position: int) -> bool:
+    return {type(row[position]) for row in rows} - {type(None)} == {int}
+
+
+def fitting_table(
+    console: "Console", title: str | None, columns: Sequence[str], rows: Iterable[Sequence[Any]]
+) -> "Table | Group":
+    """Return a table of few rows that the terminal is wide enough for: one with a column for each row if it is too
+    narrow for `columns`, and else one table for each row, below each other.
+    """
+    from rich.console import Group
+    from rich.measure import Measurement
+
+    listed = [list(row) for row in rows]
+    unlimited = console.options.update(width=UNLIMITED)
+
+    def fits(table: "Table") -> bool:
+        return Measurement.get(console, unlimited, table).maximum <= console.width
+
+    table = table_of(title, columns, listed)
+    if fits(table) or not listed:
+        return table
+    turned = [[_text(cell) for cell in each] for each in zip(columns, *listed, strict=True)]
+    table = table_of(title, turned[0], turned[1:])
+    if fits(table):
+        return table
+    pairs = (zip(columns, row, strict=True) for row in listed)
+    return Group(*(table_of(title, [name, _text(cell)], others) for (name, cell), *others in pairs))
 
 
 def table_of(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> "Table":
-    """Return the table that `print_table` prints."""
+    """Return the table that `print_table` prints on a terminal."""
     from rich.table import Table
     from rich.text import Text
 
     listed = [list(row) for row in rows]
     table = Table(title=title and printable(title), title_justify="left", header_style="bold")
     for position, name in enumerate(columns):
-        numeric = {type(row[position]) for row in listed} - {type(None)} == {int}
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+        justify: Literal["left", "right"] = "right" if _is_numeric(listed, position) else "left"
+        table.add_column(name, justify=justify, overflow="fold")
     for row in listed:
-        table.add_row(*[Text("-" if cell is None else printable(str(cell))) for cell in row])
+        table.add_row(*[Text(_text(cell)) for cell in row])
     return table
 
 

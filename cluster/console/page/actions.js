@@ -40,7 +40,7 @@ export async function rights(resource) {
 }
 
 /** Says what was done, and has the view drawn anew. @param {Array<Node|string>} said */
-const done = (said) => dispatchEvent(new CustomEvent("done", { detail: said }));
+export const done = (said) => dispatchEvent(new CustomEvent("done", { detail: said }));
 
 /** A form that is folded up until it is wanted. @param {Action} action */
 export function form(action) {
@@ -100,7 +100,7 @@ export function button({ label, about, question, run, denied }) {
 }
 
 /** Runs one attempt at a time, and shows what went wrong in `place`. @param {HTMLElement} place */
-function attempts(place) {
+export function attempts(place) {
   let isRunning = false;
   return async (/** @type {() => Promise<void>} */ work) => {
     if (isRunning) return;

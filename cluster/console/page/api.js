@@ -1,6 +1,8 @@
 // Calls of the public API, with the token that the user has given for this tab.
 
 const TOKEN = "keelmq.token";
+/** Time in ms in which an answer has to be there. A change may wait for the cluster for as long as a node lets it. */
+const [READ_MAX_MS, CHANGE_MAX_MS] = [10_000, 60_000];
 
 export class ApiError extends Error {
   /** @param {number} status @param {string} code @param {string} detail */
@@ -13,6 +15,9 @@ export class ApiError extends Error {
 
 export const hasToken = () => Boolean(sessionStorage.getItem(TOKEN));
 
+/** Whether a request can carry the text as its token. @param {string} text */
+export const isToken = (text) => /^[!-~]+$/.test(text);
+
 export function setToken(token) {
   if (token) sessionStorage.setItem(TOKEN, token);
   else sessionStorage.removeItem(TOKEN);
@@ -22,17 +27,17 @@ export function setToken(token) {
 export async function get(path, query = {}) {
   const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== "");
   const search = new URLSearchParams(given.map(([name, value]) => [name, String(value)]));
-  return (await call("GET", search.size ? `${path}?${search}` : path)).json();
+  return call("GET", search.size ? `${path}?${search}` : path);
 }
 
 /** @param {string} path @param {unknown} body */
 export async function post(path, body) {
-  return (await call("POST", path, body)).json();
+  return call("POST", path, body);
 }
 
 /** @param {string} path @param {unknown} body */
 export async function put(path, body) {
-  return (await call("PUT", path, body)).json();
+  return call("PUT", path, body);
 }
 
 /** @param {string} path */
@@ -40,21 +45,35 @@ export async function remove(path) {
   await call("DELETE", path);
 }
 
-/** @param {string} method @param {string} path @param {unknown} [body] */
+/**
+ * What the node answers; undefined where that is nothing. A node that hangs is one that does not answer.
+ * @param {string} method @param {string} path @param {unknown} [body]
+ */
 async function call(method, path, body) {
   const headers = new Headers();
   const token = sessionStorage.getItem(TOKEN);
   if (token) headers.set("Authorization", `Bearer ${token}`);
   if (body !== undefined) headers.set("Content-Type", "application/json");
-  let response;
+  const signal = AbortSignal.timeout(method === "GET" ? READ_MAX_MS : CHANGE_MAX_MS);
+  let response, text;
   try {
     // Never along a redirect: the token is for this node, and a browser lets no page read another node's answer.
-    response = await fetch(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), redirect: "manual" });
+    response = await fetch(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), redirect: "manual", signal });
+    text = await response.text();
   } catch {
-    throw new ApiError(0, "unreachable", "This node does not answer.");
+    throw new ApiError(0, method === "GET" ? "unreachable" : "no_answer", "This node does not answer.");
   }
   if (response.type === "opaqueredirect") throw new ApiError(307, "leader_only", "Only the leader answers this.");
-  if (response.ok) return response;
-  const problem = await response.json().catch(() => ({}));
-  throw new ApiError(response.status, problem.code ?? "error", problem.detail ?? `HTTP status ${response.status}`);
+  const answer = parsed(text);
+  if (response.ok) return answer;
+  throw new ApiError(response.status, answer?.code ?? "error", answer?.detail ?? `HTTP status ${response.status}`);
+}
+
+/** The content of an answer; undefined if it is none, as from something between this page and the node. */
+function parsed(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
+  }
 }

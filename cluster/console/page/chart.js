@@ -3,6 +3,8 @@
 import { count, el, svg } from "./dom.js";
 
 const [WIDTH, HEIGHT, SAMPLES_MAX] = [600, 120, 60];
+/** Time in ms between two points: at least, since a rate over a moment says nothing, and at most, since a line has no gaps. */
+const [BETWEEN_MIN_MS, BETWEEN_MAX_MS] = [1_000, 60_000];
 
 /** Remembers what was measured of one thing while the page shows it, and draws it. */
 export class Chart {
@@ -14,11 +16,12 @@ export class Chart {
     this.of = "";
     /** @type {Array<Record<string, number>>} */
     this.points = [];
+    this.at = 0; // of the last point, or look at the counters
     /** @type {{at: number, sums: Record<string, number>} | undefined} */
     this.last = undefined;
   }
 
-  /** Adds a point; of another thing it is the first. @param {string|number} of @param {Record<string, number>} values */
+  /** Adds a point; of another thing, or after a while without one, it is the first. @param {string|number} of @param {Record<string, number>} values */
   measured(of, values) {
     this.begin(of);
     this.points.push(values);
@@ -29,13 +32,16 @@ export class Chart {
   counted(of, sums) {
     this.begin(of);
     const [at, last] = [performance.now(), this.last];
+    if (last && at - last.at < BETWEEN_MIN_MS) return;
     this.last = { at, sums };
     if (last) this.measured(of, Object.fromEntries(this.series.map(([name]) => [name, (1000 * Math.max(0, sums[name] - last.sums[name])) / (at - last.at)])));
   }
 
   /** @param {string|number} of */
   begin(of) {
-    if (of !== this.of) [this.of, this.points, this.last] = [of, [], undefined];
+    const at = performance.now();
+    if (of !== this.of || at - this.at > BETWEEN_MAX_MS) [this.of, this.points, this.last] = [of, [], undefined];
+    this.at = at;
   }
 
   draw() {

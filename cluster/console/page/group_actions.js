@@ -2,9 +2,9 @@
 
 import { get, post } from "./api.js";
 import { button, form, wrong } from "./actions.js";
-import { count, part, table } from "./dom.js";
+import { count, el, part, table } from "./dom.js";
 
-const REPLAY_MAX = 100;
+const [REPLAY_MAX, SHOWN_MAX] = [100, 100];
 const path = (name) => `/v1/groups/${part(name)}`;
 
 /** The request of a reset. @param {Record<string, string>} values @returns {Record<string, any>} */
@@ -79,6 +79,42 @@ export function resetForm(name, topics, denied) {
     denied,
   });
 }
+
+export const cloneForm = (name, denied) =>
+  form({
+    id: "clone",
+    title: "Take over the offsets of another group",
+    note: "This group goes on where the other one is. It must have no members.",
+    fields: [
+      { name: "source", label: "The other group", required: true },
+      { name: "topic", label: "Topic; empty: all of them" },
+    ],
+    button: "Take over",
+    preview: async ({ source, topic }) => {
+      const [theirs, ours] = await Promise.all([source, name].map(async (each) => (await get(`${path(each)}/offsets`, { topic })).offsets));
+      const own = (each) => ours.find(({ topic: other, queue }) => other === each.topic && queue === each.queue)?.offset;
+      return [
+        table(
+          `What it does now with ${count(theirs.length)} queues`,
+          [
+            ["Topic", (each) => each.topic],
+            ["Queue", (each) => each.queue, true],
+            ["From", (each) => (own(each) === undefined ? "nothing committed" : count(own(each))), true],
+            ["To", (each) => count(each.offset), true],
+          ],
+          theirs.slice(0, SHOWN_MAX),
+          "The other group has committed nothing here.",
+        ),
+        ...(theirs.length > SHOWN_MAX ? [el("p", {}, `These are the first ${SHOWN_MAX}.`)] : []),
+      ];
+    },
+    question: ({ source, topic }) => `Have group ${name} go on where group ${source} is${topic ? `, in topic ${topic}` : ""}?`,
+    run: async ({ source, topic }) => {
+      const { offsets } = await post(`${path(name)}/clone-offsets`, topic ? { source, topic } : { source });
+      return [`Taken over: the offsets of ${count(offsets.length)} queues of ${source}.`];
+    },
+    denied,
+  });
 
 async function replay(name, offsets) {
   const { results } = await post(`${path(name)}/dead-letters/replay`, { offsets });

@@ -4,16 +4,20 @@ import { rights } from "./actions.js";
 import { get } from "./api.js";
 import { Chart } from "./chart.js";
 import { count, duration, el, facts, link, part, table, time } from "./dom.js";
-import { replayAll, replayOne, resetForm } from "./group_actions.js";
+import { cloneForm, replayAll, replayOne, resetForm } from "./group_actions.js";
 import { preview } from "./messages.js";
-import { next } from "./topics.js";
+import { missing } from "./problems.js";
+import { after, fromName, next } from "./topics.js";
 
+/** A group may have 16,384 queues, and the view is drawn anew every few seconds. */
+const SHOWN_MAX = 200;
 const lags = new Chart("Lag in messages", { lag: "first" });
 
 export async function groups(_, query) {
-  const page = await get("/v1/groups", { limit: 100, after: query.get("after") });
+  const page = await get("/v1/groups", { limit: 100, after: after(query) });
   return [
     el("h1", {}, "Consumer groups"),
+    fromName("Groups from the name", "#/groups", query),
     table(
       "Groups by name",
       [
@@ -31,30 +35,33 @@ export async function groups(_, query) {
 
 export async function group([name]) {
   const path = `/v1/groups/${part(name)}`;
-  const [found, may, { offsets }, dead] = await Promise.all([get(path), rights(`group:${name}`), get(`${path}/offsets`), get(`${path}/dead-letters`, { limit: 50 }).catch(() => ({ messages: [] }))]);
+  const [found, may, { offsets }, dead] = await Promise.all([get(path), rights(`group:${name}`), get(`${path}/offsets`, { waits: true }), get(`${path}/dead-letters`, { limit: 50 }).catch((error) => missing("Dead letters", error))]);
   const lag = offsets.reduce((sum, each) => sum + each.lag, 0);
   if (offsets.length) lags.measured(name, { lag });
   return [
     el("h1", {}, `Group ${name}`),
     facts([
       ["Lag", offsets.length ? `${count(lag)} messages` : "not known: nothing is committed yet"],
+      ["The oldest waits since", oldest(offsets)],
       ["Members", `${found.members.length}${found.members_next ? "+" : ""}`],
       ["Topics", found.topics.join(", ")],
       ["A message is tried", `${found.retry_max_attempts} times`],
     ]),
     table(
-      "Committed offsets",
+      offsets.length > SHOWN_MAX ? `Committed offsets: the ${SHOWN_MAX} queues with the largest lag, of ${count(offsets.length)}` : "Committed offsets",
       [
         ["Topic", (each) => link(`#/topics/${part(each.topic)}`, each.topic)],
         ["Queue", (each) => link(`#/topics/${part(each.topic)}/queues/${each.queue}?offset=${each.offset}`, each.queue), true],
         ["Committed", (each) => count(each.offset), true],
         ["Lag", (each) => el("span", { class: each.lag > 0 ? "warn" : undefined }, count(each.lag)), true],
+        ["The first waits since", (each) => time(each.waits_since_ms)],
       ],
-      offsets,
+      offsets.length > SHOWN_MAX ? offsets.toSorted((one, other) => other.lag - one.lag).slice(0, SHOWN_MAX) : offsets,
       "Nothing is committed yet.",
     ),
     ...(offsets.length ? [lags.draw()] : []),
     resetForm(name, [...new Set([...offsets.map((each) => each.topic), ...found.topics])], may("reset")),
+    cloneForm(name, may("reset")),
     table(
       "Members",
       [
@@ -67,8 +74,20 @@ export async function group([name]) {
       found.members,
       "Nobody consumes for this group now.",
     ),
+    ...(dead instanceof Node ? [dead] : deadLetters(name, dead, may("reset"))),
+  ];
+}
+
+/** The time at which the first message that waits was stored, and how long ago that was. */
+function oldest(offsets) {
+  const since = Math.min(...offsets.map((each) => each.waits_since_ms ?? Infinity));
+  return since === Infinity ? null : el("span", {}, time(since), `, ${duration(Math.max(0, Date.now() - since))}`);
+}
+
+function deadLetters(name, { messages, next_offset: next, max_offset: end }, denied) {
+  return [
     table(
-      dead.next_offset < dead.max_offset ? "The first dead letters" : "Dead letters",
+      next < end ? "The first dead letters" : "Dead letters",
       [
         ["Message", (each) => link(`#/messages/${part(each.message_id)}`, each.message_id)],
         ["From", (each) => (each.origin ? `${each.origin.topic}, queue ${each.origin.queue}, offset ${each.origin.offset}` : "")],
@@ -76,11 +95,11 @@ export async function group([name]) {
         ["Last reason", (each) => each.history?.at(-1)?.reason ?? ""],
         ["Body", (each) => el("code", {}, preview(each))],
         ["Replayed", (each) => time(each.replayed_at_ms)],
-        ["Action", (each) => (each.replayed_at_ms ? "" : replayOne(name, each, may("reset")))],
+        ["Action", (each) => (each.replayed_at_ms ? "" : replayOne(name, each, denied))],
       ],
-      dead.messages,
+      messages,
       "No dead letters.",
     ),
-    ...(dead.messages.some((each) => !each.replayed_at_ms) ? [el("p", {}, replayAll(name, may("reset")))] : []),
+    ...(messages.some((each) => !each.replayed_at_ms) || next < end ? [el("p", {}, replayAll(name, denied))] : []),
   ];
 }

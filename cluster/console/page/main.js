@@ -1,9 +1,9 @@
 // The page's addresses: each view has one, behind the #, and is drawn anew while its data changes.
 
 import { rights } from "./actions.js";
-import { ApiError, get, hasToken, setToken } from "./api.js";
+import { ApiError, get, hasToken, isToken, setToken } from "./api.js";
 import { audit } from "./audit.js";
-import { el } from "./dom.js";
+import { el, time } from "./dom.js";
 import { group, groups } from "./groups.js";
 import { find, message } from "./messages.js";
 import { overview } from "./overview.js";
@@ -31,8 +31,11 @@ const VIEWS = [
   [/^\/messages\/([^/]+)$/, message, 0],
 ];
 
+const RETRY_MS = 5_000;
 const main = /** @type {HTMLElement} */ (document.getElementById("main"));
+const stale = /** @type {HTMLElement} */ (document.getElementById("stale"));
 let drawn = 0;
+let drawnAt = new Date();
 /** @type {ReturnType<typeof setTimeout> | undefined} */
 let timer;
 
@@ -41,28 +44,76 @@ async function draw(isNew) {
   const turn = ++drawn;
   const [path, search = ""] = (location.hash.slice(1) || "/").split("?");
   const found = VIEWS.find(([pattern]) => pattern.test(path));
-  let nodes;
+  const asked = new Date();
+  let nodes, failed;
   try {
-    if (!found) throw new ApiError(404, "not_found", `There is no view ${path}.`);
-    const parts = (found[0].exec(path) ?? []).slice(1).map(decodeURIComponent);
-    nodes = await found[1](parts, new URLSearchParams(search));
+    if (!found) throw nowhere(path);
+    nodes = await found[1](parts(found[0], path), new URLSearchParams(search));
   } catch (error) {
+    failed = error;
     nodes = await why(error);
   }
   if (turn !== drawn) return; // the user has gone on meanwhile
-  // What a user reads, writes or has chosen is not taken away.
-  const used = document.activeElement;
-  const isUnused = (used === main || !main.contains(used) || used?.matches("[role=region]")) && !main.querySelector("details[open]");
-  if (isNew || isUnused) {
-    main.replaceChildren(...nodes);
+  if (isNew || !isUsed()) {
+    replace(nodes);
+    drawnAt = asked;
+    stale.replaceChildren();
     mark(path);
+  } else if (failed) {
+    say("Not drawn anew since ", ...(await problem(failed)));
+  } else {
+    say("It is not drawn anew while it is used. It is as of ");
   }
   if (isNew) {
-    document.title = `${main.querySelector("h1")?.textContent ?? "KeelMQ"} – KeelMQ`;
     main.focus({ preventScroll: true }); // a screen reader goes on here
     scrollTo(0, 0);
   }
-  if (found?.[2]) timer = setTimeout(() => (document.hidden ? again() : draw(false)), found[2]);
+  const again_ms = found?.[2] || (isPassing(failed) ? RETRY_MS : 0);
+  const isSignIn = Boolean(main.querySelector("#token")); // there is nothing to look for before somebody has signed in
+  if (again_ms && !isSignIn) timer = setTimeout(() => (document.hidden ? again() : draw(false)), again_ms);
+}
+
+const nowhere = (path) => new ApiError(404, "not_found", `There is no view ${path}.`);
+
+/** @param {RegExp} pattern @param {string} path */
+function parts(pattern, path) {
+  try {
+    return (pattern.exec(path) ?? []).slice(1).map(decodeURIComponent);
+  } catch {
+    throw nowhere(path);
+  }
+}
+
+/** Whether the node, or the cluster, may answer later what it does not answer now. */
+const isPassing = (error) => error instanceof ApiError && (error.status === 0 || error.status >= 500 || error.status === 429);
+
+/** Whether a user reads, writes or has chosen what would be taken away. */
+function isUsed() {
+  const [used, selection] = [document.activeElement, getSelection()];
+  const isIn = used !== main && main.contains(used) && !used?.matches("[role=region]");
+  const isSelected = selection && !selection.isCollapsed && main.contains(selection.anchorNode);
+  const isWritten = [...main.querySelectorAll("input, textarea")].some((each) => each.value !== each.defaultValue);
+  return isIn || isSelected || isWritten || Boolean(main.querySelector("details[open]"));
+}
+
+/** Puts the nodes in place of those that are there; tables stay where they were scrolled, and keep the focus. */
+function replace(nodes) {
+  const regions = () => [...main.querySelectorAll("[role=region]")];
+  const before = regions().map((each) => ({ label: each.ariaLabel, left: each.scrollLeft, top: each.scrollTop, isUsed: each === document.activeElement }));
+  main.replaceChildren(...nodes);
+  document.title = `${main.querySelector("h1")?.textContent ?? "KeelMQ"} – KeelMQ`;
+  for (const each of regions()) {
+    const same = before.find(({ label }) => label === each.ariaLabel);
+    if (!same) continue;
+    each.scrollTo(same.left, same.top);
+    if (same.isUsed) /** @type {HTMLElement} */ (each).focus({ preventScroll: true });
+  }
+}
+
+/** Says why what is shown is old, once for each reason. @param {string} since @param {...Node} reasons */
+function say(since, ...reasons) {
+  const text = el("p", {}, since, time(drawnAt.getTime()), ".");
+  if (stale.textContent !== [text, ...reasons].map((each) => each.textContent).join("")) stale.replaceChildren(text, ...reasons);
 }
 
 const again = () => document.addEventListener("visibilitychange", () => draw(false), { once: true });
@@ -78,16 +129,21 @@ function mark(path) {
 
 /** What went wrong, and what to do about it. */
 async function why(error) {
-  if (!(error instanceof ApiError)) throw error;
-  if (error.status === 401) return [signIn(hasToken() ? error.message : "")];
-  return [el("h1", {}, error.code === "leader_only" ? "Ask the leader" : "That did not work"), el("div", { role: "alert" }, await problem(error))];
+  if (error instanceof ApiError && error.status === 401) return [signIn(hasToken() ? error.message : "")];
+  return [el("h1", {}, error instanceof ApiError && error.code === "leader_only" ? "Ask the leader" : "That did not work"), el("div", { role: "alert" }, await problem(error))];
 }
 
 function signIn(refused) {
   const input = el("input", { type: "password", id: "token", name: "token", autocomplete: "off", required: true });
   const submit = (event) => {
     event.preventDefault();
-    setToken(/** @type {HTMLInputElement} */ (input).value.trim());
+    const token = /** @type {HTMLInputElement} */ (input).value.trim();
+    if (!isToken(token)) {
+      main.replaceChildren(signIn("This is no token: it has characters that none has."));
+      main.querySelector("input")?.focus();
+      return;
+    }
+    setToken(token);
     whom();
     draw(true);
   };

@@ -2,6 +2,7 @@
 
 import { get } from "./api.js";
 import { el, facts, link, part, table, time } from "./dom.js";
+import { missing } from "./problems.js";
 import { timeline } from "./timeline.js";
 
 const PREVIEW = 80;
@@ -35,13 +36,14 @@ export async function find(_, query) {
     location.replace(`#/messages/${part(id)}`);
     return [];
   }
-  const found = topic && key ? await get(`/v1/topics/${part(topic)}/messages`, { key, limit: 50, after: query.get("after") }) : null;
+  const caption = `Messages of ${topic} with the key ${key}`;
+  const found = topic && key ? await get(`/v1/topics/${part(topic)}/messages`, { key, limit: 50, after: query.get("after") }).catch((error) => missing(caption, error)) : null;
   const more = found?.next ? [el("p", {}, link(`#/find?topic=${part(topic)}&key=${part(key)}&after=${part(found.next)}`, "Next page"))] : [];
   return [
     el("h1", {}, "Find a message"),
     form([["id", "Message id", ""]], (values) => `#/messages/${part(values.id)}`),
     form([["topic", "Topic", topic], ["key", "Key, such as an order's number", key]], (values) => `#/find?topic=${part(values.topic)}&key=${part(values.key)}`),
-    ...(found ? [messageTable(`Messages of ${topic} with the key ${key}`, found.messages, "No message of this topic has this key.")] : []),
+    ...(found instanceof Node ? [found] : found ? [messageTable(caption, found.messages, "No message of this topic has this key.")] : []),
     ...more,
   ];
 }

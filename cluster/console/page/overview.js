@@ -13,7 +13,7 @@ export async function overview() {
   const answers = (node) => (node.node_id === cluster.node_id || node.connected ? "answers" : el("strong", { class: "bad" }, cluster.role === "leader" ? "does not answer" : "not connected to this node"));
   return [
     el("h1", {}, `Cluster ${cluster.cluster_id}`),
-    el("p", {}, cluster.leader_id === null ? el("strong", { class: "bad" }, "Nobody leads: no write is accepted. ") : `Node ${cluster.leader_id} leads in term ${cluster.term}. `, `${count(cluster.commit_index)} entries are committed, as far as node ${cluster.node_id} knows.`),
+    el("p", {}, cluster.leader_id === null ? el("strong", { class: "bad" }, `Nobody leads: no write is accepted${cluster.waits_for ? `; ${cluster.waits_for}` : ""}. `) : `Node ${cluster.leader_id} leads in term ${cluster.term}. `, `${count(cluster.commit_index)} entries are committed, as far as node ${cluster.node_id} knows.`),
     table(
       "Alarms",
       [

@@ -5,7 +5,9 @@ import { el, link } from "./dom.js";
 
 /** What the page adds to the detail of an error, which says the rest. */
 const ADVICE = {
-  unreachable: "Nothing is known of what was asked: look whether it was done before doing it again.",
+  unreachable: "It is asked again every few seconds. Each node has this console.",
+  no_answer: "Nothing is known of what was asked: look whether it was done before doing it again.",
+  unauthenticated: "Nothing was changed. Sign out, and in again with a token that is valid.",
   unknown_outcome: "It may or may not have been done: look before doing it again.",
   request_timeout: "Try again.",
   overloaded: "Nothing was changed. Try again in a moment.",
@@ -20,7 +22,10 @@ const ADVICE = {
  * @param {unknown} error
  */
 export async function problem(error) {
-  if (!(error instanceof ApiError)) throw error;
+  if (!(error instanceof ApiError)) {
+    console.error(error);
+    return [el("p", {}, `This page has failed: ${error}`), el("p", {}, "Load it again. If that does not help, it is an error of KeelMQ.")];
+  }
   const nodes = [el("p", {}, error.message, " ", el("code", {}, error.code))];
   if (error.code in ADVICE) nodes.push(el("p", {}, ADVICE[error.code]));
   if (error.code === "leader_only") {
@@ -28,4 +33,10 @@ export async function problem(error) {
     if (/^https?:\/\//.test(url ?? "")) nodes.push(el("p", {}, link(`${url}/console${location.hash}`, `Open this view at ${url}`)));
   }
   return nodes;
+}
+
+/** A part of a view that could not be had, in its place; who is to sign in gets no view. @param {string} caption @param {unknown} error */
+export async function missing(caption, error) {
+  if (error instanceof ApiError && error.status === 401) throw error;
+  return el("section", {}, el("h2", {}, caption), el("div", { class: "warn" }, await problem(error)));
 }

@@ -5,6 +5,7 @@ import { get } from "./api.js";
 import { Chart } from "./chart.js";
 import { bytes, count, duration, el, link, part, table, time } from "./dom.js";
 import { messageTable } from "./messages.js";
+import { missing } from "./problems.js";
 import { alterTopic, createTopic, sendForm, takeBack } from "./topic_actions.js";
 
 const PAGE = 20;
@@ -16,10 +17,11 @@ const retention = (topic) => (topic.retention_ms < 0 ? "for ever" : duration(top
 
 export async function topics(_, query) {
   const system = query.get("system") === "true";
-  const page = await get("/v1/topics", { limit: 100, after: query.get("after"), system: system || undefined });
+  const page = await get("/v1/topics", { limit: 100, after: after(query), system: system || undefined });
   return [
     el("h1", {}, "Topics"),
     el("p", {}, system ? link("#/topics", "Hide the system's topics") : link("#/topics?system=true", "Show the system's topics too")),
+    fromName("Topics from the name", "#/topics", query, system ? { system: "true" } : {}),
     table(
       "Topics by name",
       [
@@ -34,15 +36,37 @@ export async function topics(_, query) {
       page.topics,
       "No topics yet.",
     ),
-    ...next(page.next, (after) => `#/topics?after=${part(after)}${system ? "&system=true" : ""}`),
+    ...next(page.next, (after) => address("#/topics", { after, system: system ? "true" : "" })),
     createTopic(),
   ];
+}
+
+/** The view at `base` with what is given. @param {string} base @param {Record<string, string>} values */
+export function address(base, values) {
+  const given = Object.entries(values).filter(([, value]) => value);
+  return `${base}${given.length ? "?" : ""}${given.map(([name, value]) => `${name}=${part(value)}`).join("&")}`;
+}
+
+/** The name after which a list begins: one before all that begin with `from`, or the last one of the page before. */
+export function after(query) {
+  const from = query.get("from");
+  return from ? `${from.slice(0, -1)}${String.fromCharCode(from.charCodeAt(from.length - 1) - 1)}\x7f` : query.get("after");
+}
+
+/** A form that goes to where names begin so, in a list that is too long to turn its pages. */
+export function fromName(label, base, query, more = {}) {
+  const input = /** @type {HTMLInputElement} */ (el("input", { id: "from", name: "from", value: query.get("from") ?? "", autocomplete: "off" }));
+  const go = (event) => {
+    event.preventDefault();
+    location.hash = address(base, { ...more, from: input.value.trim() });
+  };
+  return el("form", { onsubmit: go, class: "row" }, el("label", { for: "from" }, label), input, el("button", {}, "Show"));
 }
 
 export const next = (after, href) => (after === null || after === undefined ? [] : [el("p", {}, link(href(after), "Next page"))]);
 
 export async function topic([name]) {
-  const [found, may, scheduled] = await Promise.all([get(`/v1/topics/${part(name)}`), rights(`topic:${name}`), get(`/v1/topics/${part(name)}/scheduled`, { limit: 50 }).catch(() => ({ messages: [] }))]);
+  const [found, may, scheduled] = await Promise.all([get(`/v1/topics/${part(name)}`), rights(`topic:${name}`), get(`/v1/topics/${part(name)}/scheduled`, { limit: 50 }).catch((error) => missing("Delayed messages", error))]);
   const system = found.system ? "This topic is the system's: only the broker writes to it." : "";
   rates.counted(name, { sent: found.queue_offsets.reduce((sum, each) => sum + each.max_offset, 0) });
   return [
@@ -64,21 +88,24 @@ export async function topic([name]) {
     rates.draw(),
     sendForm(found, system || may("send")),
     alterTopic(found, system || may("alter")),
-    ...(scheduled.messages.length
-      ? [
-          table(
-            scheduled.next ? "The next 50 delayed messages" : "Delayed messages, the next one first",
-            [
-              ["Message", (each) => link(`#/messages/${part(each.message_id)}`, each.message_id)],
-              ["Queue", (each) => each.queue, true],
-              ["Delivered at", (each) => time(each.deliver_at_ms)],
-              ["Sent at", (each) => time(each.scheduled_at_ms)],
-              ["Action", (each) => takeBack(name, each.message_id, may("send"))],
-            ],
-            scheduled.messages,
-          ),
-        ]
-      : []),
+    ...(scheduled instanceof Node ? [scheduled] : delayed(name, scheduled, may("send"))),
+  ];
+}
+
+function delayed(name, { messages, next: more }, denied) {
+  if (!messages.length) return [];
+  return [
+    table(
+      more ? "The next 50 delayed messages" : "Delayed messages, the next one first",
+      [
+        ["Message", (each) => link(`#/messages/${part(each.message_id)}`, each.message_id)],
+        ["Queue", (each) => each.queue, true],
+        ["Delivered at", (each) => time(each.deliver_at_ms)],
+        ["Sent at", (each) => time(each.scheduled_at_ms)],
+        ["Action", (each) => takeBack(name, each.message_id, denied)],
+      ],
+      messages,
+    ),
   ];
 }
 
@@ -87,17 +114,14 @@ export async function queue([name, number], query) {
   const path = `/v1/topics/${part(name)}/queues/${number}/messages`;
   const ends = (await get(`/v1/topics/${part(name)}`)).queue_offsets[Number(number)];
   if (!ends) return [el("h1", {}, `Topic ${name}`), el("p", { role: "alert" }, `It has no queue ${number}.`)];
-  const asked = query.get("offset");
-  const offset = Math.max(ends.min_offset, asked === null ? ends.max_offset - PAGE : Number(asked) || 0);
+  const [asked, at] = [query.get("offset"), query.get("at")];
+  const from = at === null ? asked : (await get(`/v1/topics/${part(name)}/queues/${number}/offsets`, { at: Number(at) || 0 })).offset;
+  const offset = Math.max(ends.min_offset, from === null ? ends.max_offset - PAGE : Number(from) || 0);
   const page = offset < ends.max_offset ? await get(path, { offset, max_messages: PAGE }) : { messages: [] };
-  const input = el("input", { type: "number", id: "offset", min: ends.min_offset, max: ends.max_offset, value: offset });
-  const go = (event) => {
-    event.preventDefault();
-    location.hash = `${base}?offset=${/** @type {HTMLInputElement} */ (input).value}`;
-  };
   return [
     el("h1", {}, link(`#/topics/${part(name)}`, name), `, queue ${number}`),
-    el("form", { onsubmit: go, class: "row" }, el("label", { for: "offset" }, `Offset, ${count(ends.min_offset)} to ${count(ends.max_offset)}`), input, el("button", {}, "Show")),
+    goTo(`Offset, ${count(ends.min_offset)} to ${count(ends.max_offset)}`, { type: "number", id: "offset", min: ends.min_offset, max: ends.max_offset, value: offset }, (value) => `${base}?offset=${value}`),
+    goTo("Stored at or after (your time zone)", { type: "datetime-local", id: "at", step: 1, value: at === null ? "" : localTime(Number(at)) }, (value) => `${base}?at=${new Date(value).getTime()}`),
     messageTable("Messages", page.messages, "No message from this offset on."),
     el(
       "p",
@@ -108,3 +132,16 @@ export async function queue([name, number], query) {
     ),
   ];
 }
+
+/** A form with one field, which leads to an address. */
+function goTo(label, field, href) {
+  const input = /** @type {HTMLInputElement} */ (el("input", { required: true, ...field }));
+  const go = (event) => {
+    event.preventDefault();
+    location.hash = href(input.value);
+  };
+  return el("form", { onsubmit: go, class: "row" }, el("label", { for: field.id }, label), input, el("button", {}, "Show"));
+}
+
+/** A time in ms as a field takes it. */
+const localTime = (ms) => new Date(ms - new Date(ms).getTimezoneOffset() * 60_000).toISOString().slice(0, 19);

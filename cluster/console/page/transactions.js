@@ -1,8 +1,8 @@
 // Transactions: the undecided ones by age, the timeline of one, and an operator's decision.
 
+import { attempts, done, rights } from "./actions.js";
 import { get, post } from "./api.js";
 import { count, duration, el, facts, link, part, table, time } from "./dom.js";
-import { problem } from "./problems.js";
 import { timeline } from "./timeline.js";
 import { next } from "./topics.js";
 
@@ -48,7 +48,7 @@ export async function transaction([id]) {
     ...(found.positions.length ? [el("p", {}, "Visible at ", found.positions.flatMap((each) => [...place(each), " "]))] : []),
     el("h2", {}, "Timeline"),
     timeline(found.timeline),
-    ...(found.state === "prepared" || found.state === "discarded" ? [decision(id, found.state)] : []),
+    ...(found.state === "prepared" || found.state === "discarded" ? [await decision(id, found)] : []),
   ];
 }
 
@@ -59,31 +59,38 @@ function place(position) {
   return [link(`#/topics/${part(position.topic)}/queues/${position.queue}?offset=${position.offset}`, `${queue}, offset ${position.offset}`)];
 }
 
-function decision(id, state) {
+/** What each decision is called on its button, asks before, and says afterwards. */
+const DECISIONS = {
+  commit: ["commit", "Commit: make its messages visible?", "Committed"],
+  rollback: ["rollback", "Roll back: drop its messages?", "Rolled back"],
+  resume: ["resume", "Ask its producers again?", "Its producers are asked again"],
+};
+
+/** Why the user may not decide or resume it; a discarded transaction is decided by force. */
+async function denials({ state, producer_group: group }) {
+  const [ofGroup, ofCluster] = await Promise.all([rights(`producer-group:${group}`), rights("cluster")]);
+  const admin = ofCluster("admin");
+  const decide = ofGroup("decide") || (state === "discarded" ? admin : "");
+  return state === "discarded" ? { commit: decide, rollback: decide, resume: admin } : { commit: decide, rollback: decide };
+}
+
+async function decision(id, found) {
+  const denied = await denials(found);
   const fields = [
     ["operator", "Your name"],
     ["reason", "Reason"],
   ];
-  const inputs = fields.map(([name]) => /** @type {HTMLInputElement} */ (el("input", { id: name, name, required: true, maxlength: 255 })));
+  const inputs = fields.map(([name]) => /** @type {HTMLInputElement} */ (el("input", { id: name, name, required: true, maxlength: 255, disabled: Object.values(denied).every(Boolean) })));
   const said = el("div", { role: "alert" });
-  const form = /** @type {HTMLFormElement} */ (el("form", { onsubmit: (event) => event.preventDefault() }, el("h2", {}, "Decide it"), el("p", {}, "Only if you know what the database of the producer says: a decision is final, and this page cannot look there."), fields.flatMap(([name, label], at) => [el("label", { for: name }, label), inputs[at]])));
-  const act = (verb, question) => async () => {
+  const form = /** @type {HTMLFormElement} */ (el("form", { onsubmit: (event) => event.preventDefault() }, el("h2", {}, "Decide it"), el("p", {}, "Only if you know what the database of the producer says: a decision is final, and this page cannot look there."), [...new Set(Object.values(denied))].filter(Boolean).map((why) => el("p", { class: "warn" }, why)), fields.flatMap(([name, label], at) => [el("label", { for: name }, label), inputs[at]])));
+  const attempt = attempts(said);
+  const act = (verb) => () => attempt(async () => {
+    const [, question, past] = DECISIONS[verb];
     if (!form.reportValidity() || !confirm(`${question}\n\n${id}`)) return;
     const [operator, reason] = inputs.map((input) => input.value.trim());
-    const body = verb === "resume" ? { operator, reason } : { source: "operator", operator, reason, force: state === "discarded" };
-    try {
-      await post(`/v1/transactions/${part(id)}/${verb}`, body);
-      /** @type {HTMLElement} */ (document.activeElement)?.blur();
-      dispatchEvent(new HashChangeEvent("hashchange"));
-    } catch (error) {
-      said.replaceChildren(...(await problem(error)));
-    }
-  };
-  const actions = [
-    ["commit", "Commit: make its messages visible?"],
-    ["rollback", "Roll back: drop its messages?"],
-    ...(state === "discarded" ? [["resume", "Ask its producers again?"]] : []),
-  ];
-  form.append(el("p", { class: "row" }, actions.map(([verb, question]) => el("button", { type: "button", onclick: act(verb, question) }, verb))), said);
+    await post(`/v1/transactions/${part(id)}/${verb}`, verb === "resume" ? { operator, reason } : { source: "operator", operator, reason, force: found.state === "discarded" });
+    done([`${past}: transaction ${id}`]);
+  });
+  form.append(el("p", { class: "row" }, Object.entries(denied).map(([verb, why]) => el("button", { type: "button", onclick: act(verb), disabled: Boolean(why), title: why || undefined }, DECISIONS[verb][0]))), said);
   return form;
 }

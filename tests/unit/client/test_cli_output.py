@@ -2,14 +2,16 @@
 
 import io
 import json
+from collections.abc import Sequence
 from types import SimpleNamespace
 
 import pytest
 import typer
+from rich.console import Console
 
 from keelmq.admin import TimelineEvent
 from keelmq.cli.messages.timeline import print_timeline
-from keelmq.cli.output import confirm, fail, print_json, print_table, say
+from keelmq.cli.output import confirm, fail, fitting_table, print_json, print_table, say
 from keelmq.errors import NotFound
 
 SENT = "key\x1b[2J\x1b]0;owned\x07\r\x9b31m\x7f\u202e\u2028"
@@ -27,6 +29,43 @@ def test_lines_tables_timelines_and_errors_escape_control_characters(capsys: pyt
     text = shown.out + shown.err
     assert text.count(ESCAPED) == 7
     assert text.replace("\n", "").replace("\t", "").isprintable()
+
+
+def test_a_pipe_gets_plain_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table("kept for", ["kind", "subject", "bytes"], [["message", "日本", 199], [None, "order history", 20_000]])
+    print_table(None, ["group"], [])
+    assert capsys.readouterr().out.splitlines() == [
+        "kept for",
+        "kind     subject        bytes",
+        "message  日本             199",
+        "-        order history  20000",
+        "group",
+    ]
+
+
+def drawn(width: int, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    """Return the lines that a terminal of this width shows of a table; none may be wider."""
+    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    with console.capture() as shown:
+        console.print(fitting_table(console, None, columns, rows))
+    lines = shown.get().splitlines()
+    assert max(map(len, lines)) <= width
+    return lines
+
+
+def test_a_table_that_is_too_wide_is_turned_and_one_that_is_still_too_wide_divided() -> None:
+    columns = ["node", *(f"figure {number}" for number in range(8))]
+    rows = [[node, *[f"value {node}"] * 7, None] for node in (1, 2, 3)]
+    wide, turned, divided = (drawn(width, columns, rows) for width in (120, 60, 30))
+    assert (len(wide), len(turned), len(divided)) == (7, 12, 36)
+    assert turned[1].split("┃")[1:5] == [" node     ", " 1       ", " 2       ", " 3       "]
+    for lines in (wide, turned, divided):
+        assert sum(line.count(f"value {node}") for line in lines for node in (1, 2, 3)) == 21
+        assert sum(line.count("figure ") for line in lines) == (24 if lines is divided else 8)
+
+
+def test_a_terminal_narrower_than_a_cell_folds_it() -> None:
+    assert drawn(20, ["node", "url"], [[None, "http://10.0.0.17:7081"]])
 
 
 def test_json_is_exact_and_printable(capsys: pytest.CaptureFixture[str]) -> None:

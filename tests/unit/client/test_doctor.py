@@ -10,7 +10,7 @@ import pytest
 
 from keelmq.admin import ClusterStatus
 from keelmq.cli.operations.exposition import Reading, increase, quantile
-from keelmq.cli.operations.findings import Seen, findings_of
+from keelmq.cli.operations.findings import Seen, findings_of, waiting_groups
 
 PAGE: Final = (Path(__file__).parents[3] / "docs" / "cli.md").read_text()
 SOURCE: Final = (Path(__file__).parents[3] / "client" / "keelmq" / "cli" / "operations" / "findings.py").read_text()
@@ -41,6 +41,7 @@ keelmq_http_certificate_expires_timestamp_seconds 0.0
 keelmq_transactions_undecided 1.0
 keelmq_transactions_undecided_age_seconds 10.0
 keelmq_dead_letters{{group="g"}} 0.0
+keelmq_backup_age_seconds 3600.0
 keelmq_consumer_lag_seconds{{group="g",queue="0",topic="t"}} 10.0
 """
 FAST: Final = 'keelmq_{0}_seconds_bucket{{le="0.01"}} {1}\nkeelmq_{0}_seconds_bucket{{le="+Inf"}} {1}\n'
@@ -165,6 +166,11 @@ BROKEN: Final = [
     ("transactions_undecided", with_metrics(keelmq_transactions_undecided_age_seconds=400)),
     ("dead_letters", with_metrics(keelmq_dead_letters=2)),
     ("group_lags", with_metrics(keelmq_consumer_lag_seconds=400)),
+    (
+        "group_without_members",
+        lambda seen: with_metrics(keelmq_consumer_lag_seconds=400)(seen)._replace(memberless=frozenset({"g"})),
+    ),
+    ("backup_old", all_show(keelmq_backup_age_seconds=27 * 3_600)),
     ("metrics_hidden", lambda seen: seen._replace(after={1: seen.after[1], 2: seen.after[2]})),
 ]
 
@@ -220,6 +226,15 @@ def test_what_all_nodes_say_of_a_missing_leader_is_put_together() -> None:
     assert "`keelmqd recover` at node 2" in step, "its log is the longest of those that answer"
     _, step = no_leader_in([without_leader(each, voteless=False, index=9) for each in (1, 2, 3)])
     assert "keelmq cluster status" in step
+
+
+def test_the_last_backup_counts_whichever_node_it_was_read_from() -> None:
+    assert findings_of(with_metrics(keelmq_backup_age_seconds=27 * 3_600)(healthy())) == []
+
+
+def test_groups_that_wait_for_long_are_those_to_ask_for_members() -> None:
+    assert waiting_groups(healthy()) == {}
+    assert waiting_groups(with_metrics(keelmq_consumer_lag_seconds=400)(healthy())) == {"g": 400.0}
 
 
 def test_every_finding_is_broken_here_and_on_the_page() -> None:

@@ -75,6 +75,16 @@ async def test_lag_is_told_in_messages_and_in_seconds(node: Node) -> None:
         shown = await metrics(node)
         assert shown["keelmq_consumer_lag_messages" + series] == messages
         assert shown["keelmq_consumer_lag_seconds" + series] == seconds
+        assert await waits_s(node) == (seconds or None)
+
+
+async def waits_s(node: Node) -> float | None:
+    """Return for how long the API says that the first message of the only queue of group g waits."""
+    (plain,) = (await node.call("GET", "/v1/groups/g/offsets")).body["offsets"]
+    (shown,) = (await node.call("GET", "/v1/groups/g/offsets?waits=true")).body["offsets"]
+    since_ms = shown.pop("waits_since_ms", None)
+    assert shown == plain
+    return None if since_ms is None else (node.clock.now_ms - since_ms) / 1000
 
 
 async def test_what_pop_consumers_hold_is_as_old_as_it_is(node: Node) -> None:
@@ -94,6 +104,7 @@ async def test_what_pop_consumers_hold_is_as_old_as_it_is(node: Node) -> None:
     for handle, messages, seconds in ((handles[1], 4, 3.5), (handles[0], 3, 3.5), (handles[2], 2, 1.5), (None, 1, 0.5)):
         assert shown["keelmq_consumer_lag_messages" + series] == messages
         assert shown["keelmq_consumer_lag_seconds" + series] == seconds
+        assert await waits_s(node) == seconds
         if handle is not None:
             assert (await node.call("POST", f"{pop}/ack", {"receipt_handles": [handle]})).status == 200
             shown = await metrics(node)

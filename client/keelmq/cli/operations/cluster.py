@@ -292,7 +292,7 @@ def _print_nodes(answers: "Sequence[Answer]") -> None:
         say(f"nodes {', '.join(leaders)} lead: one has been replaced just now, or they are of two clusters")
     positions = ["committed", "applied", "durable", "state hash"]
     columns = ["node", "url", "role", "term", *positions, "replica", "connected to", "version"]
-    print_table(None, columns, [_row(answer) for answer in answers])
+    print_table(None, columns, [_row(answer) for answer in answers], turns=True)
     _print_administration(members)
     _print_log_holders(statuses)
     for status in statuses:

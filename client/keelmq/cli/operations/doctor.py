@@ -8,7 +8,7 @@ import typer
 
 from keelmq.cli.operations.cluster import NODE_TIMEOUT_MS, Answer, ask_all
 from keelmq.cli.operations.exposition import Reading
-from keelmq.cli.operations.findings import CHECKS, Finding, Seen, findings_of
+from keelmq.cli.operations.findings import CHECKS, OTHERS, Finding, Seen, findings_of, waiting_groups
 from keelmq.cli.output import DEFAULT_SERVERS, EXIT_ERROR, AsJson, Servers, connection_to, print_json, run, say
 
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 EXAMPLES: Final = "Example:  keelmq doctor --servers http://10.0.0.1:7081"
 TEXT: Final = "text/plain"
+GROUPS_MAX: Final = 20
+"""Maximum number of groups that are asked for their members."""
 
 
 def doctor(
@@ -63,7 +65,7 @@ async def _look(servers: str, seconds: float) -> Seen:
     await asyncio.sleep(seconds)
     last, after = await _ask(servers)
     sooner = {status.node_id: status for status in _statuses(first)}
-    return Seen(
+    seen = Seen(
         statuses=_statuses(last),
         unreachable={answer.url: answer.error for answer in last if answer.status is None},
         before=before,
@@ -71,6 +73,31 @@ async def _look(servers: str, seconds: float) -> Seen:
         moved={each.node_id: (sooner[each.node_id], each) for each in _statuses(last) if each.node_id in sooner},
         now_s=time.time(),
     )
+    return seen._replace(memberless=await _memberless(servers, seen))
+
+
+async def _memberless(servers: str, seen: Seen) -> frozenset[str]:
+    """Return which of the groups that wait for long nobody consumes, as far as the token may see them."""
+    import asyncio
+
+    from keelmq.admin import Admin
+    from keelmq.errors import KeelMQError
+
+    async def is_memberless(group: str) -> bool:
+        try:
+            detail = await admin.group(group)
+        except KeelMQError:
+            return False
+        return not detail.members and not any(each.held for each in detail.offsets)
+
+    asked = sorted(set(waiting_groups(seen)) - {OTHERS})[:GROUPS_MAX]
+    connection = connection_to(servers, NODE_TIMEOUT_MS)
+    try:
+        admin = Admin(connection)
+        found = await asyncio.gather(*(is_memberless(group) for group in asked))
+    finally:
+        connection.close()
+    return frozenset(group for group, is_so in zip(asked, found, strict=True) if is_so)
 
 
 def _statuses(answers: Sequence[Answer]) -> "list[ClusterStatus]":

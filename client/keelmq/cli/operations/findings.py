@@ -1,6 +1,6 @@
 """Findings of `keelmq doctor`: each check looks at what all nodes say, and yields its findings."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from keelmq.cli.operations.exposition import Reading, increase, quantile
@@ -22,6 +22,8 @@ FILES_MIN: Final = 4_096
 CLOCK_S: Final = 0.5
 CERTIFICATE_S: Final = 14 * 86_400.0
 WAITING_S: Final = 300.0
+BACKUP_S: Final = 26 * 3_600.0
+"""A day, and the time that a backup may take."""
 OTHERS: Final = "(others)"
 STATUS: Final = "keelmq cluster status"
 LOOK_AT_LOG: Final = "read the end of the node's log"
@@ -53,6 +55,8 @@ class Seen(NamedTuple):
     moved: "Mapping[int, tuple[ClusterStatus, ClusterStatus]]"
     """Statuses by node at the beginning and at the end."""
     now_s: float
+    memberless: Collection[str] = ()
+    """Groups of `waiting_groups` that have no members, and hold no message that was popped."""
 
     @property
     def members(self) -> "list[ClusterStatus]":
@@ -290,13 +294,34 @@ def waiting_messages(seen: Seen) -> Iterator[Finding]:
             step = "keelmq group list" if group == OTHERS else f"keelmq dlq list {group}"
             evidence = f"{each.value:.0f}, those that were replayed included"
             yield Finding("dead_letters", "warning", f"group {group} has dead letters", evidence, step)
+
+
+def waiting_groups(seen: Seen) -> dict[str, float]:
+    """Return for how many seconds the oldest message of a group waits, by group, where that is long."""
     longest: dict[str, float] = {}
-    for each in shown.all("keelmq_consumer_lag_seconds"):
+    for each in seen.of_leader().all("keelmq_consumer_lag_seconds"):
         longest[each.labels["group"]] = max(longest.get(each.labels["group"], 0.0), each.value)
-    for group, lag_s in longest.items():
-        if lag_s > WAITING_S:
+    return {group: lag_s for group, lag_s in longest.items() if lag_s > WAITING_S}
+
+
+def lagging_groups(seen: Seen) -> Iterator[Finding]:
+    for group, lag_s in waiting_groups(seen).items():
+        evidence = f"{lag_s:.0f} s behind"
+        if group in seen.memberless:
+            step = f"start its consumers; if nobody needs it any more: keelmq group delete {group}"
+            yield Finding("group_without_members", "warning", f"group {group} has no members", evidence, step)
+        else:
             step = "keelmq group list" if group == OTHERS else f"keelmq group show {group}"
-            yield Finding("group_lags", "warning", f"group {group} does not keep up", f"{lag_s:.0f} s behind", step)
+            yield Finding("group_lags", "warning", f"group {group} does not keep up", evidence, step)
+
+
+def old_backups(seen: Seen) -> Iterator[Finding]:
+    """Yield a finding where backups are made and the last one is old. Nodes forget at a start that there was one."""
+    ages = [each.value for shown in seen.after.values() for each in shown.all("keelmq_backup_age_seconds")]
+    if ages and min(ages) > BACKUP_S:
+        evidence = f"the last one that was stored is {min(ages) / 3_600:.0f} h old"
+        step = "keelmq backup list shows those of a directory; look why the one that was due failed"
+        yield Finding("backup_old", "warning", "the last backup is old", evidence, step)
 
 
 def hidden_metrics(seen: Seen) -> Iterator[Finding]:
@@ -321,6 +346,8 @@ CHECKS: Final[tuple[Check, ...]] = (
     clocks,
     certificates,
     waiting_messages,
+    lagging_groups,
+    old_backups,
     hidden_metrics,
 )
 

@@ -9,7 +9,7 @@ import typer
 from keelmq.cli.operations.cluster import Answer, ask_all, role_of
 from keelmq.cli.operations.doctor import read_metrics
 from keelmq.cli.operations.exposition import Reading, increase, quantile
-from keelmq.cli.output import DEFAULT_SERVERS, EXIT_ERROR, AsJson, Servers, print_json, run, table_of
+from keelmq.cli.output import DEFAULT_SERVERS, EXIT_ERROR, AsJson, Servers, fitting_table, print_json, print_table, run
 
 if TYPE_CHECKING:
     from keelmq.transport.connection import Connection
@@ -83,11 +83,11 @@ async def _watch(servers: str, interval_s: float, rounds: int | None, *, as_json
             if as_json:
                 print_json({"interval_s": round(after.at_s - before.at_s, 3), "nodes": rows})
             else:
-                table = table_of(None, COLUMNS, [list(row.values())[1:] for row in rows])
+                cells = [list(row.values())[1:] for row in rows]
                 if live is not None:
-                    live.update(table, refresh=True)
+                    live.update(fitting_table(console, None, COLUMNS, cells), refresh=True)
                 else:
-                    Console(width=4_000).print(table)
+                    print_table(None, COLUMNS, cells)
             answered = any(answer.status is not None for answer in after.answers)
             before, done = after, done + 1
     finally:
