@@ -37,7 +37,7 @@ from .redelivery_model import RedeliveryModel
 from .releases import Releases
 from .retention import COUNTING_LEVEL, Retention
 from .sessions import SessionChecker
-from .stored_rows import StoredRows, WritesByCommand
+from .stored_rows import StoredRows, Write, WritesByCommand
 from .transaction_model import TransactionModel
 from .violation import Violation
 
@@ -102,20 +102,15 @@ class History:
         if entry.kind != KIND_ENTRY:
             return
         self.retention.begin_entry(entry, machine.feature_level)
-        writes_by_command = iter(writes.take())
         decoded = decode_entry(entry.payload)
         commands = decoded.commands
+        writes_by_command = iter(writes.take())
         for command, result in zip(commands, results, strict=True):
             if decoded.in_doubt and isinstance(command, IRREVERSIBLE):
                 if not isinstance(result, Refused):
                     raise Violation("doubt", f"entry {entry.index} was stamped in doubt of the time, and does {result}")
                 continue
-            if isinstance(command, PurgeTopic | CountBytes) and machine.feature_level < COUNTING_LEVEL:
-                raise Violation("feature_level", f"entry {entry.index} has {command} at level {machine.feature_level}")
-            handler = self._handlers.get(type(command))
-            if handler is not None:
-                handler(command, result, machine.clock_ms)
-            self.retention.store(self._stored_rows.read(next(writes_by_command)))
+            self._on_command(machine, command, result, next(writes_by_command))
         self.retention.on_applied(machine)
         self.transactions.check_gone(machine)
         for command, result in zip(commands, results, strict=True):
@@ -126,6 +121,24 @@ class History:
                 names = (*view.topics, RETRY_PREFIX + view.group)
                 topics = [topic for name in names if (topic := machine.topic(name)) is not None]
                 self.groups.check_view(view, {topic.topic: topic.queues for topic in topics})
+
+    def _on_command(
+        self,
+        machine: StateMachine,
+        command: Command,
+        result: Result | Refused,
+        writes: Sequence[Write],
+    ) -> None:
+        """Feed a command of an entry, with what it has written, to the models."""
+        if isinstance(command, PurgeTopic | CountBytes) and machine.feature_level < COUNTING_LEVEL:
+            raise Violation("feature_level", f"{command} is carried out at level {machine.feature_level}")
+        if isinstance(result, Refused) and writes:
+            raise Violation("refused_changed", f"{command} is refused with {result!r}, and writes {writes}")
+        rows = self._stored_rows.read(writes)
+        handler = self._handlers.get(type(command))
+        if handler is not None:
+            handler(command, result, machine.clock_ms)
+        self.retention.store(rows)
 
     def check_replica(self, node_id: int, machine: StateMachine) -> None:
         """Check that a node which has applied everything has the state that the log says."""
