@@ -29,6 +29,7 @@ from store.log.record import KIND_ENTRY, Entry
 from store.messages.topics import RETRY_PREFIX
 from store.state.machine import StateMachine
 
+from .events import EntryEvents
 from .founding_level import FoundingLevel
 from .group_model import GroupModel
 from .offset_reads import OffsetReads
@@ -104,13 +105,15 @@ class History:
         self.retention.begin_entry(entry, machine.feature_level)
         decoded = decode_entry(entry.payload)
         commands = decoded.commands
+        events = EntryEvents(entry.index)
         writes_by_command = iter(writes.take())
         for command, result in zip(commands, results, strict=True):
             if decoded.in_doubt and isinstance(command, IRREVERSIBLE):
                 if not isinstance(result, Refused):
                     raise Violation("doubt", f"entry {entry.index} was stamped in doubt of the time, and does {result}")
                 continue
-            self._on_command(machine, command, result, next(writes_by_command))
+            self._on_command(machine, command, result, next(writes_by_command), events)
+        events.check(machine.outcomes(entry.index, entry.index, 1), results)
         self.retention.on_applied(machine)
         self.transactions.check_gone(machine)
         for command, result in zip(commands, results, strict=True):
@@ -128,6 +131,7 @@ class History:
         command: Command,
         result: Result | Refused,
         writes: Sequence[Write],
+        events: EntryEvents,
     ) -> None:
         """Feed a command of an entry, with what it has written, to the models."""
         if isinstance(command, PurgeTopic | CountBytes) and machine.feature_level < COUNTING_LEVEL:
@@ -135,10 +139,12 @@ class History:
         if isinstance(result, Refused) and writes:
             raise Violation("refused_changed", f"{command} is refused with {result!r}, and writes {writes}")
         rows = self._stored_rows.read(writes)
+        before = self.transactions.state_of(command.transaction_id) if isinstance(command, Decide) else None
         handler = self._handlers.get(type(command))
         if handler is not None:
             handler(command, result, machine.clock_ms)
         self.retention.store(rows)
+        events.on_command(result, before, rows)
 
     def check_replica(self, node_id: int, machine: StateMachine) -> None:
         """Check that a node which has applied everything has the state that the log says."""
