@@ -29,6 +29,7 @@ from store.log.record import KIND_ENTRY, Entry
 from store.messages.topics import RETRY_PREFIX
 from store.state.machine import StateMachine
 
+from .delays import Delays
 from .events import EntryEvents
 from .founding_level import FoundingLevel
 from .group_model import GroupModel
@@ -51,6 +52,7 @@ class History:
     def __init__(self) -> None:
         self.founding_level = FoundingLevel()
         self.transactions = TransactionModel()
+        self.delays = Delays()
         self.retention = Retention()
         self.groups = GroupModel(self.retention)
         self.redeliveries = RedeliveryModel(self.groups, self.retention)
@@ -144,11 +146,13 @@ class History:
         if handler is not None:
             handler(command, result, machine.clock_ms)
         self.retention.store(rows)
+        self.delays.on_applied(command, result, machine.clock_ms, rows)
         events.on_command(result, before, rows)
 
     def check_replica(self, node_id: int, machine: StateMachine) -> None:
         """Check that a node which has applied everything has the state that the log says."""
         self.transactions.check_replica(node_id, machine)
+        self.delays.check_all_delivered()
         self.groups.check_replica(node_id, machine)
         self.redeliveries.check_replica(node_id, machine)
         self.pops.check_replica(node_id, machine)
@@ -185,6 +189,7 @@ class History:
         if isinstance(result, TopicDeleted):
             self.retention.delete_topic(result)
             self.groups.delete_topic(command.topic)
+            self.delays.delete_topic(command.topic)
             self._queues.pop(command.topic, None)
 
     def _on_commit(self, command: CommitOffsets, result: Result | Refused, clock_ms: int) -> None:
