@@ -161,7 +161,7 @@ class _Run:
                 leader = max(leaders, key=lambda replica: replica.raft.state.term)
                 history = self.observer.history
                 unreleased = history.releases.unreleased(leader.machine, leader.index, range_bytes)
-                unreleased = unreleased or history.retention.unremoved(leader.machine, leader.index)
+                unreleased = unreleased or history.retention.unremoved(leader.machine, leader.index, leader.true_ms)
             if unreleased is None:
                 return
             self._run(MICROSECONDS_PER_SECOND)
