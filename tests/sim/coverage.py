@@ -5,7 +5,6 @@ from typing import get_args
 
 from store.commands.entry import Result
 from store.commands.groups import DeadLettersReplayed, GroupPut, MessagesGivenBack
-from store.commands.messages import Cancelled
 from store.commands.topics import TopicDeleted
 from store.log.recovery import RecoveryCase
 
@@ -20,7 +19,7 @@ UNREACHABLE = {
     RecoveryCase.OUT_OF_SEQUENCE,  # an intact record in the wrong place: no damage makes one, so unit tests do
 }
 UNASKED = {  # by the clients of the simulation; by the unit tests they are
-    *(TopicDeleted, Cancelled),
+    *(TopicDeleted,),
     *(MessagesGivenBack, GroupPut, DeadLettersReplayed),
 }
 EXPECTED: Mapping[str, tuple[str, ...]] = {

@@ -109,7 +109,7 @@ def test_a_message_that_waits_can_be_taken_back() -> None:
     cancelled(model, 0)
     cancelled(model, 1)
     model.check_all_delivered()
-    broken("delivered_once", lambda: fired(model))
+    broken("taken_back", lambda: fired(model))
 
 
 def test_timers_of_a_deleted_topic_are_dropped() -> None:

@@ -94,6 +94,8 @@ class Delays:
         self._waiting[header.topic, header.batch_id] = _Waiting(due_ms, ordinals)
 
     def _on_row(self, topic: str, row: Row, clock_ms: int, *, fires: bool) -> None:
+        if any((topic, f"{row.batch_id}-{ordinal}") in self.taken_back for ordinal in row.ordinals()):
+            raise Violation("taken_back", f"{row} of {topic} is there, and messages of it were taken back")
         waiting = self._waiting.get((topic, row.batch_id))
         if not fires:
             if waiting is not None:

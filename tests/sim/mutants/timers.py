@@ -3,18 +3,21 @@
 import msgspec
 
 import store.messages.placement
-from store.commands.messages import BatchHeader, Position
+import store.state.delivery
+from store.commands.messages import BatchHeader, Cancelled, CancelScheduled, Position
+from store.errors import NOT_SCHEDULED, Refused
 from store.messages.block_location import BlockLocation
 from store.messages.dedupe import KnownMessage, SeenBatch
 from store.messages.placement import At, CheckedBatch, OfTransaction, Placement
-from store.messages.timers import Timer, TimerKey, Timers, due_ms_of
+from store.messages.timers import Found, Timer, TimerKey, Timers, due_ms_of, left_out
 from store.messages.topics import Topic
 from store.state.delivery import Delivery
 from store.steps import Steps
 from tests.sim.variant import Swap, mutant
 
 _due, _due_within, _deliver = Timers.due, Timers.due_within, Delivery._deliver
-_due_ms_of, _place = due_ms_of, Placement._place
+_left_out = left_out
+_due_ms_of, _place, _cancel = due_ms_of, Placement._place, Delivery.cancel
 
 
 def delays_nothing(header: BatchHeader, clock_ms: int) -> int | None:
@@ -69,6 +72,30 @@ def delivers_a_transaction_at_once(
     return _place(placement, batch, known, block, at, transaction)
 
 
+def delivers_what_was_taken_back(delivery: Delivery, command: CancelScheduled, at: At) -> Cancelled:
+    """A message that waits is said to be taken back, and waits on."""
+    topic = delivery._topics.require(command.topic)
+    if delivery._timers.find(topic.id, command.message_id) is not None:
+        return Cancelled(command.topic, command.message_id)
+    return _cancel(delivery, command, at)
+
+
+def takes_back_what_is_there(delivery: Delivery, command: CancelScheduled, at: At) -> Cancelled:
+    """A message that was delivered is said to be taken back."""
+    try:
+        return _cancel(delivery, command, at)
+    except Refused as refused:
+        if refused.code == NOT_SCHEDULED:
+            return Cancelled(command.topic, command.message_id)
+        raise
+
+
+def takes_back_the_whole_batch(found: Found) -> Timer:
+    """With one of its messages all of a batch is taken back."""
+    timer = _left_out(found)
+    return msgspec.structs.replace(timer, count=0)
+
+
 MUTANTS = (
     mutant(4, Swap(store.messages.placement, "due_ms_of", delays_nothing)),
     mutant(4, Swap(Timers, "due", delivers_before_the_time), Swap(Timers, "due_within", counts_before_the_time)),
@@ -77,4 +104,7 @@ MUTANTS = (
     mutant(9, Swap(Timers, "batch", forgets_the_ids_that_wait)),
     mutant(13, Swap(store.messages.placement, "due_ms_of", waits_half_its_delay)),
     mutant(13, Swap(Placement, "_place", delivers_a_transaction_at_once)),
+    mutant(13, Swap(Delivery, "cancel", delivers_what_was_taken_back)),
+    mutant(13, Swap(Delivery, "cancel", takes_back_what_is_there)),
+    mutant(13, Swap(store.state.delivery, "left_out", takes_back_the_whole_batch)),
 )
