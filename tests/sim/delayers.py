@@ -134,7 +134,8 @@ class Delayers:
         def on_reply(reply: Reply | None) -> None:
             if reply is None or reply.status != 200:
                 return
-            for offset, message in enumerate(decode_body(reply)["messages"]):
+            body = decode_body(reply)
+            for offset, message in enumerate(body["messages"], body["min_offset"]):
                 message_id = message["message_id"]
                 if message_id in taken_back:
                     raise Violation("taken_back", f"node {reply.node_id} delivers {message_id}, which was taken back")
