@@ -36,6 +36,7 @@ from .group_model import GroupModel
 from .offset_reads import OffsetReads
 from .pop_model import PopModel
 from .redelivery_model import RedeliveryModel
+from .refusals import Refusals
 from .releases import Releases
 from .retention import COUNTING_LEVEL, Retention
 from .sessions import SessionChecker
@@ -59,6 +60,7 @@ class History:
         self.pops = PopModel(self.groups, self.retention)
         self.releases = Releases(self.groups, self.pops, self.redeliveries, self.transactions, self.retention)
         self.sessions = SessionChecker()
+        self.refusals = Refusals()
         self.offset_reads: dict[str, OffsetReads] = {}
         """The checker of each group's offsets, by group."""
         self._index = 0
