@@ -352,7 +352,7 @@ def test_nothing_irreversible_follows_from_an_entry_in_doubt(tmp_path: Path) -> 
 
 
 def test_a_refused_command_has_written_nothing(tmp_path: Path) -> None:
-    """What an entry writes at its end is of no command: here the bytes that the send before has added."""
+    """An entry writes more at its end, here the bytes that the send before has added: that is of no command."""
     replica = Replica(tmp_path / "index")
     history, writes = History(), WritesByCommand(replica.machine, replica.index)
     sent = [

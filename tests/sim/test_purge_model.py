@@ -170,7 +170,7 @@ def test_the_oldest_of_one_millisecond_is_that_of_the_lowest_queue(watched: Watc
 
 
 def test_a_message_whose_time_is_over_has_to_go_though_the_clock_of_the_log_stands(watched: Watched) -> None:
-    """Without commands the replicated clock stands; the true time goes on, and a leader has to look."""
+    """The replicated clock stands without commands; the true time goes on, and a leader has to look."""
     watched.do(PutTopic("orders", 2, 500))
     watched.do(produce("a"))
     machine, index, retention = watched.replica.machine, watched.replica.index, watched.history.retention

@@ -18,7 +18,7 @@ _DECISIONS = {"COMMIT": "committed", "ROLLBACK": "rolled_back"}
 
 
 class EntryEvents:
-    """What one entry did: the messages that it made visible, and the transactions that it decided."""
+    """The effects of one entry: the messages that it made visible, and the transactions that it decided."""
 
     def __init__(self, index: int) -> None:
         self._index = index

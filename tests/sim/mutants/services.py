@@ -139,7 +139,7 @@ def gives_a_queue_to_nobody(held: Mapping[str, Sequence[TopicQueue]], queues: Se
 
 
 class CallsTheUnknownRefused(Overloaded):
-    """What was in the log when leadership was lost is answered as if nothing was stored."""
+    """A command that is in the log when leadership is lost is answered as if nothing was stored."""
 
 
 def says_that_nothing_was_stored(proposed: Proposed, timeout_s: float) -> Overloaded:

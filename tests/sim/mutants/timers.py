@@ -91,7 +91,7 @@ def takes_back_what_is_there(delivery: Delivery, command: CancelScheduled, at: A
 
 
 def takes_back_the_whole_batch(found: Found) -> Timer:
-    """With one of its messages all of a batch is taken back."""
+    """All of a batch is taken back with one of its messages."""
     timer = _left_out(found)
     return msgspec.structs.replace(timer, count=0)
 
