@@ -112,6 +112,17 @@ def test_a_message_that_waits_can_be_taken_back() -> None:
     broken("taken_back", lambda: fired(model))
 
 
+def test_a_transaction_that_was_forgotten_and_prepared_once_more_is_another_one() -> None:
+    """The batches are those of before: they wait, or were delivered."""
+    for again in ({"offset": 5, "told_ms": None}, {"told_ms": DUE_MS + 7}):
+        model = Delays()
+        committed(model)
+        fired(model)
+        committed(model, **again)
+        fired(model)
+        model.check_all_delivered()
+
+
 def test_timers_of_a_deleted_topic_are_dropped() -> None:
     model = Delays()
     produced(model)

@@ -37,7 +37,9 @@ class Delays:
         """Topic and id of each message that was taken back."""
         self._waiting: dict[BatchKey, _Waiting] = {}
         self._halves: dict[str, tuple[BatchHeader, ...]] = {}
-        """The batches of each transaction that is not committed, by its id."""
+        """The batches of each transaction that was prepared, by its id; none once it is committed."""
+        self._reborn: set[BatchKey] = set()
+        """Batches of transactions that were forgotten and prepared once more: they may have been delivered before."""
 
     @property
     def waiting(self) -> list[BatchKey]:
@@ -55,6 +57,8 @@ class Delays:
                 if not placed.duplicate:
                     self._on_placed(header, placed.offset, placed.deliver_at_ms, clock_ms, _appended(header, placed))
         elif isinstance(command, Prepare) and isinstance(result, Prepared) and not result.duplicate:
+            if command.transaction_id in self._halves:
+                self._reborn.update((header.topic, header.batch_id) for header in command.batches)
             self._halves[command.transaction_id] = command.batches
         elif isinstance(command, Decide) and isinstance(result, Decided) and result.state == "committed":
             self._on_committed(result, clock_ms)
@@ -72,7 +76,9 @@ class Delays:
             raise Violation("delayed_lost", f"no timer is left, and these still wait: {self._waiting}")
 
     def _on_committed(self, result: Decided, clock_ms: int) -> None:
-        halves = self._halves.pop(result.transaction_id, ())  # empty: it was committed before
+        halves, self._halves[result.transaction_id] = self._halves.get(result.transaction_id, ()), ()
+        if any((header.topic, header.batch_id) in self._reborn for header in halves):
+            return
         if halves and len(halves) != len(result.positions):
             raise Violation("transaction_visibility", f"{result} does not name all batches of {halves}")
         for header, position in zip(halves, result.positions, strict=False):
@@ -94,6 +100,9 @@ class Delays:
         self._waiting[header.topic, header.batch_id] = _Waiting(due_ms, ordinals)
 
     def _on_row(self, topic: str, row: Row, clock_ms: int, *, fires: bool) -> None:
+        if (topic, row.batch_id) in self._reborn:
+            self._waiting.pop((topic, row.batch_id), None)
+            return
         if any((topic, f"{row.batch_id}-{ordinal}") in self.taken_back for ordinal in row.ordinals()):
             raise Violation("taken_back", f"{row} of {topic} is there, and messages of it were taken back")
         waiting = self._waiting.get((topic, row.batch_id))
