@@ -57,6 +57,8 @@ class WorkerLedger:
         self.expires = expires
         self.outcomes = bytearray()
         self.counts = dict.fromkeys(Outcome, 0)
+        self.due_ms: dict[int, int] = {}
+        """Time, by the replicated clock, before which a message must not be delivered, by the message's sequence."""
         self._book = book
         self._places = array("Q")
         self._raft_indexes = array("Q")

@@ -28,6 +28,7 @@ from tests.chaos.workloads.returns import is_doomed
 from tests.chaos.workloads.transactions import Database, Decided, Told
 
 QUEUE = ("t", 0)
+NOW_MS = 5_000
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ def judge(book: Book, violations: Violations, numbers: list[int], first: int = 0
     """Return the violations of a node whose queue holds these messages."""
     checker = DeliveredOnce("node 1", book, {}, violations)
     for offset, number in enumerate(numbers, first):
-        checker.message(QUEUE, offset, body_of(number))
+        checker.message(QUEUE, offset, body_of(number), NOW_MS)
     checker.finish()
     return dict(violations.counts)
 
@@ -110,8 +111,12 @@ class TestQueues:
 
     def test_damaged_body(self, book: Book, three: WorkerLedger, violations: Violations) -> None:
         checker = DeliveredOnce("node 1", book, {}, violations)
-        checker.message(QUEUE, 0, b"something else")
+        checker.message(QUEUE, 0, b"something else", NOW_MS)
         assert violations.counts == {Kind.DAMAGED: 1}
+
+    def test_delivered_before_its_time(self, book: Book, three: WorkerLedger, violations: Violations) -> None:
+        three.due_ms.update({0: NOW_MS, 1: NOW_MS + 1})
+        assert judge(book, violations, three.numbers(0, 3)) == {Kind.EARLY: 1}
 
     def test_reordered_within_a_key(self, book: Book, violations: Violations) -> None:
         ledger = book.worker("w", keys=2)
@@ -201,7 +206,7 @@ class TestTransactions:
         checker = DeliveredOnce("node 1", book, rules, violations)
         # The first one's third message is missing and its second is there twice; the second one's first is delivered.
         for offset, sequence in enumerate((0, 1, 1, 3)):
-            checker.message(QUEUE, offset, body_of(number_of(ledger.worker, sequence)))
+            checker.message(QUEUE, offset, body_of(number_of(ledger.worker, sequence)), NOW_MS)
         checker.finish()
         assert violations.counts == {Kind.LOST: 1, Kind.DUPLICATED: 1, Kind.TRANSACTION: 1}
 

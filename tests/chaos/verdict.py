@@ -287,7 +287,7 @@ class Verdict:
                 for ordinal, message in enumerate(decode_block(batch.block, batch.crc32c, batch.uncompressed_bytes)):
                     if ordinal not in left_out:
                         self._field.reads.read(place, at, message.body, url)
-                        checker.message(place, at, message.body)
+                        checker.message(place, at, message.body, batch.stored_at_ms)
                         at += 1
             if pulled.next_offset >= pulled.max_offset:
                 return

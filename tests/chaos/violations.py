@@ -20,6 +20,8 @@ class Kind(enum.StrEnum):
     """The message is there twice with the same id."""
     FAILED_BUT_STORED = "failed_but_stored"
     """The message is there, although the caller was told that certainly nothing was stored."""
+    EARLY = "early"
+    """The message was delivered before the time that its acknowledgement named."""
     TAKEN_BACK = "taken_back"
     """The message was delivered, although it was acknowledged that it never will be."""
     RETURNED = "returned"

@@ -24,6 +24,7 @@ from tests.powerloss.tally import Tally
 
 EPOCH_CYCLES: Final = 25
 """Default number of cycles per epoch: logs stay small enough to be read whole in every cycle."""
+EXIT_VIOLATION, EXIT_BLIND = 1, 2
 _SEED_BITS: Final = 32
 _VIOLATIONS_SHOWN: Final = 20
 BROKEN: Final = ("no_fsync", "no_index_flush")
@@ -95,8 +96,13 @@ def main(arguments: list[str]) -> int:
         report.text(
             f"repeat with: make powerloss CYCLES={tally.cycles + 1} SEED={seed} FILESYSTEM={settings.filesystem}"
         )
+    never_reached = tally.never_reached()
+    if never_reached:
+        report.text(f"never reached, so not tried: {', '.join(never_reached)}", "problem")
     report.result(tally.result(skipped_filesystems=refused))
-    return 1 if tally.violations else 0
+    if tally.violations:
+        return EXIT_VIOLATION
+    return EXIT_BLIND if never_reached else 0
 
 
 def _run_epochs(

@@ -9,6 +9,8 @@ from typing import Any, Final
 from tests.powerloss.violation import Violation
 
 _P99: Final = 0.99
+ALWAYS_MISSED_MIN: Final = 5
+"""Number of times that a moment has to be waited for in vain before it counts as one that never comes."""
 _LOST_KINDS: Final = ("lost", "damage", "term")
 _PHANTOM_KINDS: Final = ("phantom", "replicas")
 
@@ -56,12 +58,23 @@ class Tally:
             "snapshots_taken": self.snapshots,
             "moments": dict(self.moments),
             "moments_missed": dict(self.missed),
+            "moments_never_reached": self.never_reached(),
             "methods": dict(self.methods),
             "heal_s": self.heal_times(),
             "slowest_heal": self.slowest_heal,
             "seconds_per_cycle": round((time.monotonic() - self.started_s) / max(self.cycles, 1), 2),
             **more,
         }
+
+    def never_reached(self) -> list[str]:
+        """Return the moments that were waited for at least ALWAYS_MISSED_MIN times, and whose event never came: the
+        power was cut at another moment, and the run proves nothing about this one.
+        """
+        return sorted(
+            moment
+            for moment, missed in self.missed.items()
+            if missed >= max(ALWAYS_MISSED_MIN, self.moments[moment])  # a cycle that is broken off counts no moment
+        )
 
     def note_heal(self, seconds: float, after: str) -> None:
         if seconds > max(self.heal_s, default=0):

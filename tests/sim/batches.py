@@ -138,9 +138,7 @@ class Batches:
             names = [f"{batch['batch_id']}-{each}" for each in ordinals]
             self._same_for_all(where, topic, queue, begins, names)
             expected = begins + batch["count"]
-        if expected != body["next_offset"] and body["batches"]:
-            raise Violation("queue_prefix", f"node {node_id}, {topic} {queue}: ends at {expected}, not as said")
-        self._note_end(topic, queue, body["max_offset"])
+        self._note_end(node_id, topic, queue, expected, body)
         return expected
 
     def check_pulled_json(self, node_id: int, topic: str, queue: int, offset: int, body: dict[str, Any]) -> int:
@@ -156,7 +154,7 @@ class Batches:
                 raise Violation("queue_prefix", f"{where} is not what was sent: {message['body']}")
             self._same_for_all(where, topic, queue, expected, [message["message_id"]])
             expected += 1
-        self._note_end(topic, queue, body["max_offset"])
+        self._note_end(node_id, topic, queue, expected, body)
         return expected
 
     def check_given_again(self, node_id: int, topic: str, offset: int, body: dict[str, Any]) -> int:
@@ -177,7 +175,7 @@ class Batches:
             self._visible(where, batch["batch_id"], origin["topic"], origin["queue"])
             self._same_for_all(where, topic, 0, expected, [name])
             expected += 1
-        self._note_end(topic, 0, body["max_offset"])
+        self._note_end(node_id, topic, 0, expected, body)
         return expected
 
     def check_popped(self, node_id: int, origin: dict[str, Any], message_id: str, batch_id: str) -> None:
@@ -220,5 +218,11 @@ class Batches:
             if first != name:
                 raise Violation("queue_prefix", f"{where}: {name} at offset {at}, where {first} was read before")
 
-    def _note_end(self, topic: str, queue: int, end: int) -> None:
-        self._ledger.ends[topic, queue] = max(end, self._ledger.ends.get((topic, queue), 0))
+    def _note_end(self, node_id: int, topic: str, queue: int, expected: int, body: dict[str, Any]) -> None:
+        """Check where an answer sends its reader next: behind the last message that it shows, and also an answer that
+        shows none passes by no message.
+        """
+        if expected != body["next_offset"]:
+            found = f"goes on at {body['next_offset']}, {expected} was due"
+            raise Violation("queue_prefix", f"node {node_id}, {topic} {queue}: {found}")
+        self._ledger.ends[topic, queue] = max(body["max_offset"], self._ledger.ends.get((topic, queue), 0))

@@ -4,9 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import get_args
 
 from store.commands.entry import Result
-from store.commands.groups import DeadLettersReplayed, GroupPut, MessagesGivenBack
-from store.commands.messages import Cancelled
-from store.commands.topics import TopicDeleted
+from store.commands.users import UserDeleted, UserPut
 from store.log.recovery import RecoveryCase
 
 from .checkers.corruption import HARD_STATE_CASE
@@ -19,10 +17,7 @@ UNREACHABLE = {
     *(RecoveryCase.DAMAGED_BASE, RecoveryCase.INDEX_BEHIND_BASE),  # no damage is done to the base: unit tests do
     RecoveryCase.OUT_OF_SEQUENCE,  # an intact record in the wrong place: no damage makes one, so unit tests do
 }
-UNASKED = {  # by the clients of the simulation; by the unit tests they are
-    *(TopicDeleted, Cancelled),
-    *(MessagesGivenBack, GroupPut, DeadLettersReplayed),
-}
+UNASKED = {UserPut, UserDeleted}  # by the clients of the simulation; unit tests ask them
 EXPECTED: Mapping[str, tuple[str, ...]] = {
     "fault": FAULT_KINDS,
     "message": ("lost", "duplicated", "reordered", "slow"),
@@ -40,6 +35,7 @@ EXPECTED: Mapping[str, tuple[str, ...]] = {
     "sync": ("by the kernel", "by the kernel while the loop stood", "by a thread"),
     "snapshot": ("begun", "refused", "given up for a later term", "received", "installed"),
     "alarm": ("clock_skew", "clock_in_doubt"),
+    "disk": ("found out that it was put back",),
     "stop": ("failed sync", "failed read"),
     "crash": (
         *("pwrite segment", "fdatasync segment", "truncate segment", "rename segment", "open segment"),
@@ -52,7 +48,7 @@ EXPECTED: Mapping[str, tuple[str, ...]] = {
     "applied": (*(kind.__name__ for kind in get_args(Result) if kind not in UNASKED), "duplicate recognised"),
     "refused": (
         *("transaction_conflict", "stale_generation", "offset_moves_back", "transaction_not_found"),
-        "transactions_rejected",
+        *("transactions_rejected", "group_is_popped", "handle_expired", "not_scheduled"),
     ),
 }
 RARE = {

@@ -84,6 +84,7 @@ class TimedDisk(SimDisk):
         self.failures_seen = 0
         self.damages: list[Damage] = []
         self._on_full: Callable[[], None] = lambda: None
+        self._fills = 0
         self.on_segment: Callable[[], None] = lambda: None
         self._hooks: list[Hook] = []
         self.names_changed = True
@@ -183,7 +184,10 @@ class TimedDisk(SimDisk):
         return any(damage.must_be_noticed for damage in self.standing_damages)
 
     def fill(self, free_bytes: int, on_full: Callable[[], None]) -> None:
-        """Leave only `free_bytes` more to take, until `make_space`. `on_full` is called when more is wanted."""
+        """Leave only `free_bytes` more to take, until `make_space` was called as often as `fill`. `on_full` is called
+        when more is wanted.
+        """
+        self._fills += 1
         self.capacity_bytes = self._used() + free_bytes
         self._on_full = on_full
 
@@ -193,7 +197,9 @@ class TimedDisk(SimDisk):
         return self.capacity_bytes is not None
 
     def make_space(self) -> None:
-        self.capacity_bytes = None
+        self._fills = max(0, self._fills - 1)
+        if not self._fills:
+            self.capacity_bytes = None
 
     def free_bytes(self, path: str) -> int:
         if self.capacity_bytes is not None:

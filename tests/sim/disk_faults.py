@@ -29,7 +29,8 @@ class DiskFaults:
     def heal(self) -> None:
         """Make space on every disk and end all failures."""
         for replica in self._replicas.values():
-            replica.disk.make_space()
+            while replica.disk.is_full:
+                replica.disk.make_space()
             replica.disk.clear_hooks()
 
     def _on_any(self, act: Callable[[Fault, Replica], None], leader_probability: float = 0.0) -> Action:

@@ -74,16 +74,39 @@ class ObservedCore(Core):
             observer.history.sessions.on_proposed(
                 command, self.replica.node_id, self.raft.term, asyncio.get_running_loop().time(), self.state.group
             )
-        applied = await super().propose(command, blocks, by=by, on_left=on_left)
+        self._asked(command)
+        try:
+            applied = await super().propose(command, blocks, by=by, on_left=on_left)
+        except Exception as error:
+            self._refused(command, error)
+            raise
         self._promise(command, applied)
         return applied
 
     async def propose_all(self, proposals: Sequence[Proposal]) -> list[Applied | Exception]:
-        outcomes = await super().propose_all(proposals)
+        for proposal in proposals:
+            self._asked(proposal.command)
+        try:
+            outcomes = await super().propose_all(proposals)
+        except Exception as error:
+            for proposal in proposals:
+                self._refused(proposal.command, error)
+            raise
         for proposal, outcome in zip(proposals, outcomes, strict=True):
             if isinstance(outcome, Applied):
                 self._promise(proposal.command, outcome)
+            else:
+                self._refused(proposal.command, outcome)
         return outcomes
+
+    def _asked(self, command: Command) -> None:
+        self.replica.observer.history.refusals.asked((self.replica.node_id, self.replica.life), command)
+
+    def _refused(self, command: Command, error: Exception) -> None:
+        """Check an error, which may say that the command is stored nowhere."""
+        observer = self.replica.observer
+        with observer.finding():
+            observer.history.refusals.answered((self.replica.node_id, self.replica.life), command, error)
 
     def _promise(self, command: Command, applied: Applied) -> None:
         """Check the command's outcome, which is about to be told to a client."""

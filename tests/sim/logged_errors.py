@@ -10,7 +10,7 @@ from .replica import Replica
 from .threads import Running
 
 _WATCHED = ("cluster", "aiohttp")
-_SILENT = ("raft", "asyncio", "cluster.health.alarms")  # what they log in earnest the simulation sees anyway
+_SILENT = ("raft", "asyncio")  # what they log in earnest the simulation sees anyway
 
 
 class _Watch(logging.Handler):

@@ -1,5 +1,6 @@
 """Partitions of all shapes, links that flap, drag or break."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 from .fault import PAUSE_US_MAX, PAUSE_US_MIN, Action, Fault
@@ -15,12 +16,15 @@ Links = list[tuple[int, int]]
 
 class NetworkFaults:
     """Partition and disturb the network. A cut is silent, as when packets are dropped; only a reset is told to both
-    ends.
+    ends. A link that several faults disturb is mended when the last of them is over.
     """
 
     def __init__(self, world: World, network: Network, may_go_on: Callable[[], bool]) -> None:
         self._world, self._network, self._may_go_on = world, network, may_go_on
         self._nodes = list(network.node_ids)
+        self._cuts: Counter[tuple[int, int]] = Counter()
+        self._drags: dict[tuple[int, int], list[int]] = {}
+        """The delays in us of the faults that slow a link down, by link. The longest holds."""
         self.table: dict[str, Action] = {
             "isolate": self._isolate,
             "halves": self._halves,
@@ -105,12 +109,15 @@ class NetworkFaults:
         drag_us = fault.random.choice(DRAG_US_CHOICES)
         duration_us = fault.random.randint(PAUSE_US_MIN, 2 * PAUSE_US_MAX)
         fault.happened(source, target, drag_us // 1000, duration_us // 1000)
-        self._network.drag(source, target, drag_us)
+        drags = self._drags.setdefault((source, target), [])
+        drags.append(drag_us)
+        self._network.drag(source, target, max(drags))
 
         def end() -> None:
             if self._may_go_on():
                 fault.is_over()
-                self._network.drag(source, target, 0)
+                drags.remove(drag_us)
+                self._network.drag(source, target, max(drags, default=0))
 
         self._world.after(duration_us, end)
 
@@ -121,11 +128,12 @@ class NetworkFaults:
                 fault.happened(one, other)
 
     def _set_cut(self, links: Links, *, cut: bool) -> None:
-        for source, target in links:
+        for link in links:
+            self._cuts[link] += 1 if cut else -1
             if cut:
-                self._network.cut(source, target)
-            else:
-                self._network.uncut(source, target)
+                self._network.cut(*link)
+            elif not self._cuts[link]:
+                self._network.uncut(*link)
 
 
 def _between(ones: Iterable[int], others: Iterable[int]) -> Links:

@@ -279,6 +279,7 @@ class Observer:
         self.membership.check_in_force(node_id, voters, learners, self.members_of(replica))
         if handlers.state.commit_index > self._commit_seen[node_id]:
             self._on_commit(replica, handlers.state.commit_index)
+        self.safety.committed.check_applied(node_id, replica.machine.applied_index, replica.machine.applied_term)
 
     def _should_hand_over(self, leader: "Replica") -> bool:
         """Return whether the leader's disk is full and another voter is up, has room and has caught up."""

@@ -23,6 +23,7 @@ from .settings import Settings
 from .world import MICROSECONDS_PER_SECOND, World
 
 KIB, MIB = 1024, 1024 * 1024
+TAKES_BACK_PROBABILITY = 0.25
 QUIET_US = 1 * MICROSECONDS_PER_SECOND
 THIN_PROBABILITY = 0.15
 THIN_BYTES_PER_S = 1_000_000
@@ -145,6 +146,8 @@ class Plan:
     """The indexes are real ones."""
     faults: tuple[PlannedFault, ...]
     purges: PurgeSettings | None = None
+    takes_back: bool = False
+    """Clients take delayed messages back."""
 
 
 def draw_plan(world: World, edits: Edits) -> Plan:
@@ -178,6 +181,7 @@ def draw_plan(world: World, edits: Edits) -> Plan:
     if purges is not None:
         services = replace(plan.settings.services, purges=True)
         plan = replace(plan, purges=purges, settings=replace(plan.settings, services=services))
+    plan = replace(plan, takes_back=world.random_of("delayers").random() < TAKES_BACK_PROBABILITY)
     may_fill = not plan.links.bytes_per_s and settings.node_count > 1 and edits.only_kinds is None
     if may_fill and world.random_of("full disk").random() < FULL_LEADER_PROBABILITY:
         plan = replace(plan, faults=_with_full_leader(plan.faults))

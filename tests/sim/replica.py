@@ -28,6 +28,7 @@ from tests.simdisk import PowerLost
 
 from .addresses import draw_override, peer_address, url
 from .checkers.durable_log import DurableLog
+from .checkers.refusals import watch_refusals
 from .checkers.whole_entries import watch_cuts
 from .disk import TimedDisk
 from .fiber import Fiber
@@ -204,6 +205,7 @@ class Replica:
             )
         self.observer.on_start(self)
         watch_cuts(self)
+        watch_refusals(self)
         self._front = Front(self, self.settings.node_config(self.node_id, self.network.node_ids), waiters, clock)
         self.loop.create_task(self._front.serve())
         if settings.cuts is not None:

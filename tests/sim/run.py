@@ -93,7 +93,10 @@ class _Run:
         history.retention.own_ms = plan.settings.services.own_retention_ms
         if plan.settings.services.pace is not None:
             history.releases.replayed_kept_ms = plan.settings.services.pace.replayed_kept_ms
-        self.workload = Workload(world, clients, history, plan.settings.services, plan.pause_us, plan.purges)
+        services = plan.settings.services
+        self.workload = Workload(
+            world, clients, history, services, plan.pause_us, plan.purges, takes_back=plan.takes_back
+        )
         self.workload.batches.clocks_are_true = lambda: not any(self.faults.counts[kind] for kind in CLOCK_KINDS)
         self.workload.actions_max = plan.actions_max
         # Where logs are cut right behind what is applied, a large batch that is sent again cannot be answered from its
@@ -148,6 +151,7 @@ class _Run:
         for replica in self._members():
             check_account(replica, self.workload.ledger, self.observer.history)
         self.workload.purgers.check_account()
+        self.workload.delayers.check_account()
 
     def _see_it_released(self) -> None:
         """Wait until the rows that nobody needs are gone, which must happen in a healed cluster: they would hold the
@@ -161,7 +165,7 @@ class _Run:
                 leader = max(leaders, key=lambda replica: replica.raft.state.term)
                 history = self.observer.history
                 unreleased = history.releases.unreleased(leader.machine, leader.index, range_bytes)
-                unreleased = unreleased or history.retention.unremoved(leader.machine, leader.index)
+                unreleased = unreleased or history.retention.unremoved(leader.machine, leader.index, leader.true_ms)
             if unreleased is None:
                 return
             self._run(MICROSECONDS_PER_SECOND)

@@ -14,7 +14,9 @@ from store.commands.entry import Proposal, encode_entry
 from store.commands.groups import LeaveGroup
 from store.commands.messages import BatchHeader, Produce
 from store.commands.retention import Expired, ExpireMessages
+from store.commands.topics import PutTopic
 from store.commands.transactions import Prepare
+from store.errors import Refused
 from store.features import FEATURES, FIRST_LEVEL
 from store.log.commit_log import CommitLog
 from store.log.hard_state import HardState
@@ -346,6 +348,25 @@ def test_nothing_irreversible_follows_from_an_entry_in_doubt(tmp_path: Path) -> 
     History().on_applied(replica.machine, entry, refused, writes)
     with pytest.raises(Violation, match="doubt"):
         History().on_applied(replica.machine, entry, [Expired((), 0, 0)], writes)
+    replica.close()
+
+
+def test_a_refused_command_has_written_nothing(tmp_path: Path) -> None:
+    """An entry writes more at its end, here the bytes that the send before has added: that is of no command."""
+    replica = Replica(tmp_path / "index")
+    history, writes = History(), WritesByCommand(replica.machine, replica.index)
+    sent = [
+        Proposal(Produce((BatchHeader(topic, 0, 1, "b", None, 0, 9),)), (bytes(9),)) for topic in ("orders", "nowhere")
+    ]
+    for number, proposals in enumerate(([Proposal(PutTopic("orders", 1, -1))], sent)):
+        entry = replica.log.append(replica.now_ms, proposals)
+        (results,) = replica.machine.apply([entry])
+        history.on_applied(replica.machine, entry, results, writes)
+        assert isinstance(results[-1], Refused) == (number == 1)
+    entry = replica.log.append(replica.now_ms, [PutTopic("more", 1, -1)])
+    replica.machine.apply([entry])
+    with pytest.raises(Violation, match="refused_changed"):
+        history.on_applied(replica.machine, entry, [Refused("overloaded", "")], writes)
     replica.close()
 
 

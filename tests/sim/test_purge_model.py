@@ -151,11 +151,11 @@ def test_a_purge_below_its_level_is_found(tmp_path: Path) -> None:
 def test_what_is_left_to_remove_is_told(watched: Watched) -> None:
     retention, machine, index = watched.history.retention, watched.replica.machine, watched.replica.index
     watched.do(produce("a"), PurgeTopic("orders"))
-    assert "purged" in str(retention.unremoved(machine, index))
+    assert "purged" in str(retention.unremoved(machine, index, 0))
     watched.do(ExpireMessages((), 100))
-    assert retention.unremoved(machine, index) is None
+    assert retention.unremoved(machine, index, 0) is None
     watched.do(produce("b"), produce("c"), PutTopic("orders", retention_bytes=10))
-    assert "should keep 10" in str(retention.unremoved(machine, index))
+    assert "should keep 10" in str(retention.unremoved(machine, index, 0))
 
 
 def test_the_oldest_of_one_millisecond_is_that_of_the_lowest_queue(watched: Watched) -> None:
@@ -164,6 +164,19 @@ def test_the_oldest_of_one_millisecond_is_that_of_the_lowest_queue(watched: Watc
     watched.do(produce("small", 1), large, PutTopic("orders", retention_bytes=50))
     retention, machine, index = watched.history.retention, watched.replica.machine, watched.replica.index
     watched.do(ExpireMessages((("orders", 0), ("orders", 1)), 100, by_bytes_before=9))
-    assert retention.unremoved(machine, index) is None
+    assert retention.unremoved(machine, index, 0) is None
     watched.do(produce("b", 1))
-    assert "should keep 50" in str(retention.unremoved(machine, index))
+    assert "should keep 50" in str(retention.unremoved(machine, index, 0))
+
+
+def test_a_message_whose_time_is_over_has_to_go_though_the_clock_of_the_log_stands(watched: Watched) -> None:
+    """The replicated clock stands without commands; the true time goes on, and a leader has to look."""
+    watched.do(PutTopic("orders", 2, 500))
+    watched.do(produce("a"))
+    machine, index, retention = watched.replica.machine, watched.replica.index, watched.history.retention
+    over_ms = watched.replica.now_ms + 500
+    assert retention.unremoved(machine, index, over_ms - 1) is None
+    assert "is over" in str(retention.unremoved(machine, index, over_ms))
+    watched.replica.now_ms = over_ms
+    watched.do(ExpireMessages((("orders", 0),), 10))
+    assert retention.unremoved(machine, index, over_ms + 1) is None

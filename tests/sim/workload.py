@@ -11,6 +11,7 @@ from .batches import Batches
 from .checkers import Violation
 from .checkers.history import History
 from .clients import MSGPACK, Answer, Clients, decode_body, json_request, msgpack_request
+from .delayers import Delayers
 from .ledger import BatchKey, Ledger, SentBatch
 from .members import Members
 from .poppers import Poppers
@@ -53,6 +54,8 @@ class Workload:
         services: ServiceSettings,
         pause_us: int,
         purges: PurgeSettings | None = None,
+        *,
+        takes_back: bool = False,
     ) -> None:
         self.ledger = Ledger()
         self.running = True
@@ -75,6 +78,7 @@ class Workload:
         )
         self.batches.first_kept = history.retention.start
         self.purgers = Purgers(world, clients, self.ledger, history, self.queues, purges)
+        self.delayers = Delayers(world, clients, self.ledger, history, are_there=takes_back)
         self.members = Members(world, clients, self.batches, history, self.queues, services)
         self.poppers = Poppers(world, clients, self.batches, history, self.queues, services)
 
@@ -87,6 +91,7 @@ class Workload:
         self.members.start()
         self.poppers.start()
         self.purgers.start()
+        self.delayers.start()
         self._act_later()
 
     def end_load(self) -> None:
@@ -95,6 +100,7 @@ class Workload:
         self._clients.network.heal()
         self.producers.heal()
         self.purgers.heal()
+        self.delayers.heal()
         self.members.healed = self.poppers.healed = True
         self._produce_for_certain()
 

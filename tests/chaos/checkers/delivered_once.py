@@ -26,7 +26,8 @@ class DeliveredOnce:
         self._seen = [bytearray(len(ledger)) for ledger in book.workers]
         self._ends: dict[TopicQueue, int] = {}
 
-    def message(self, place: TopicQueue, offset: int, body: bytes) -> None:
+    def message(self, place: TopicQueue, offset: int, body: bytes, stored_at_ms: int) -> None:
+        """Note a message. It is in its queue since `stored_at_ms`, by the replicated clock."""
         end = self._ends.get(place, 0)
         if offset != end:
             self._add(Kind.GAP, f"{place[0]}/{place[1]} goes on at {offset} after {end - 1}")
@@ -42,6 +43,9 @@ class DeliveredOnce:
             return
         seen = self._seen[ledger.worker]
         seen[sequence] = min(seen[sequence] + 1, 255)
+        due_ms = ledger.due_ms.get(sequence, 0)
+        if stored_at_ms < due_ms:
+            self._add(Kind.EARLY, f"{name_of(number)} is delivered at {stored_at_ms} ms, it was to come at {due_ms}")
         told = ledger.place(sequence)
         if told is not None and told != (*place, offset):
             self._add(

@@ -40,6 +40,8 @@ class Delayed:
         except keelmq.KeelMQError as error:
             settle_error(field, ledger, sequence, 1, error, begin_s)
             return
+        if result.deliver_at_ms is not None:
+            ledger.due_ms[sequence] = result.deliver_at_ms
         index = 0 if result.duplicate else result.receipt.index
         if self._rng.random() < TAKEN_BACK_SHARE:
             await asyncio.sleep(delay_ms * self._rng.uniform(*TAKEN_BACK_AFTER) / 1000)

@@ -33,6 +33,11 @@ class CommittedKept:
         known = self._committed.get(index)
         return None if known is None else known[0]
 
+    def check_applied(self, node_id: int, index: int, term: int) -> None:
+        """Check that the last entry that `node_id` has applied is committed: some node has said so, and was checked."""
+        if index and not self.knows(index, term):
+            raise Violation("applied_uncommitted", f"node {node_id} has applied entry {index} of term {term}")
+
     def check_base(self, node_id: int, index: int, term: int) -> None:
         """Check that everything up to the entry (index, term) is committed, because the log of `node_id` begins behind
         it.

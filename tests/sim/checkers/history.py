@@ -29,15 +29,18 @@ from store.log.record import KIND_ENTRY, Entry
 from store.messages.topics import RETRY_PREFIX
 from store.state.machine import StateMachine
 
+from .delays import Delays
+from .events import EntryEvents
 from .founding_level import FoundingLevel
 from .group_model import GroupModel
 from .offset_reads import OffsetReads
 from .pop_model import PopModel
 from .redelivery_model import RedeliveryModel
+from .refusals import Refusals
 from .releases import Releases
 from .retention import COUNTING_LEVEL, Retention
 from .sessions import SessionChecker
-from .stored_rows import StoredRows, WritesByCommand
+from .stored_rows import StoredRows, Write, WritesByCommand
 from .transaction_model import TransactionModel
 from .violation import Violation
 
@@ -50,12 +53,14 @@ class History:
     def __init__(self) -> None:
         self.founding_level = FoundingLevel()
         self.transactions = TransactionModel()
+        self.delays = Delays()
         self.retention = Retention()
         self.groups = GroupModel(self.retention)
         self.redeliveries = RedeliveryModel(self.groups, self.retention)
         self.pops = PopModel(self.groups, self.retention)
         self.releases = Releases(self.groups, self.pops, self.redeliveries, self.transactions, self.retention)
         self.sessions = SessionChecker()
+        self.refusals = Refusals()
         self.offset_reads: dict[str, OffsetReads] = {}
         """The checker of each group's offsets, by group."""
         self._index = 0
@@ -102,20 +107,17 @@ class History:
         if entry.kind != KIND_ENTRY:
             return
         self.retention.begin_entry(entry, machine.feature_level)
-        writes_by_command = iter(writes.take())
         decoded = decode_entry(entry.payload)
         commands = decoded.commands
+        events = EntryEvents(entry.index)
+        writes_by_command = iter(writes.take())
         for command, result in zip(commands, results, strict=True):
             if decoded.in_doubt and isinstance(command, IRREVERSIBLE):
                 if not isinstance(result, Refused):
                     raise Violation("doubt", f"entry {entry.index} was stamped in doubt of the time, and does {result}")
                 continue
-            if isinstance(command, PurgeTopic | CountBytes) and machine.feature_level < COUNTING_LEVEL:
-                raise Violation("feature_level", f"entry {entry.index} has {command} at level {machine.feature_level}")
-            handler = self._handlers.get(type(command))
-            if handler is not None:
-                handler(command, result, machine.clock_ms)
-            self.retention.store(self._stored_rows.read(next(writes_by_command)))
+            self._on_command(machine, command, result, next(writes_by_command), events)
+        events.check(machine.outcomes(entry.index, entry.index, 1), results)
         self.retention.on_applied(machine)
         self.transactions.check_gone(machine)
         for command, result in zip(commands, results, strict=True):
@@ -127,9 +129,32 @@ class History:
                 topics = [topic for name in names if (topic := machine.topic(name)) is not None]
                 self.groups.check_view(view, {topic.topic: topic.queues for topic in topics})
 
+    def _on_command(
+        self,
+        machine: StateMachine,
+        command: Command,
+        result: Result | Refused,
+        writes: Sequence[Write],
+        events: EntryEvents,
+    ) -> None:
+        """Feed a command of an entry, with what it has written, to the models."""
+        if isinstance(command, PurgeTopic | CountBytes) and machine.feature_level < COUNTING_LEVEL:
+            raise Violation("feature_level", f"{command} is carried out at level {machine.feature_level}")
+        if isinstance(result, Refused) and writes:
+            raise Violation("refused_changed", f"{command} is refused with {result!r}, and writes {writes}")
+        rows = self._stored_rows.read(writes)
+        before = self.transactions.state_of(command.transaction_id) if isinstance(command, Decide) else None
+        handler = self._handlers.get(type(command))
+        if handler is not None:
+            handler(command, result, machine.clock_ms)
+        self.retention.store(rows)
+        self.delays.on_applied(command, result, machine.clock_ms, rows)
+        events.on_command(result, before, rows)
+
     def check_replica(self, node_id: int, machine: StateMachine) -> None:
         """Check that a node which has applied everything has the state that the log says."""
         self.transactions.check_replica(node_id, machine)
+        self.delays.check_all_delivered()
         self.groups.check_replica(node_id, machine)
         self.redeliveries.check_replica(node_id, machine)
         self.pops.check_replica(node_id, machine)
@@ -166,6 +191,7 @@ class History:
         if isinstance(result, TopicDeleted):
             self.retention.delete_topic(result)
             self.groups.delete_topic(command.topic)
+            self.delays.delete_topic(command.topic)
             self._queues.pop(command.topic, None)
 
     def _on_commit(self, command: CommitOffsets, result: Result | Refused, clock_ms: int) -> None:

@@ -171,10 +171,15 @@ class Retention:
         places = sorted(place for place in self._kept if place[0] == topic)
         return sorted((row for place in places for row in self._kept[place]), key=lambda row: row.stored_at_ms)
 
-    def unremoved(self, machine: StateMachine, index: Index) -> str | None:
-        """Return in words what retention has yet to do, which a healed cluster does; None if there is nothing: a topic
-        that keeps more bytes than it should or does not know them all, or rows of deleted topics or purged queues.
+    def unremoved(self, machine: StateMachine, index: Index, true_ms: int) -> str | None:
+        """Return in words what retention has yet to do at the time `true_ms`, as a healed cluster does; None if there
+        is nothing: a topic that keeps more bytes than it should or does not know them all, a message whose time is
+        over, or rows of deleted topics or purged queues.
         """
+        for (topic, queue), rows in self._kept.items():
+            retention_ms = self._retention_ms.get(topic, self.own_ms)
+            if rows and 0 <= retention_ms <= true_ms - rows[0].stored_at_ms:
+                return f"the time of {rows[0]} of {topic} {queue} is over, it is kept for {retention_ms} ms"
         for topic, limit in self._retention_bytes.items():
             kept = self._kept_of(topic)
             total = sum(row.block_length for row in kept)

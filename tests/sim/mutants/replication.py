@@ -172,6 +172,30 @@ class AppliesBeforeCommit(Applier):
         super().apply_committed()
 
 
+class AppliesOneTooMany(Applier):
+    """A follower applies the entry behind the last committed one too, when it is on its disk."""
+
+    @property
+    def has_unapplied(self) -> bool:
+        return self._state.last_applied < self._last
+
+    @property
+    def _last(self) -> int:
+        state = self._state
+        return state.commit_index if state.role == LEADER else min(state.commit_index + 1, state.log.synced_index)
+
+    def apply_committed(self) -> None:
+        state = self._state
+        if state.role == LEADER or not self.has_unapplied:
+            super().apply_committed()
+            return
+        entries = self._to_apply or state.log.entries(state.last_applied + 1, APPLY_BYTES, last=self._last)
+        results = self._apply(entries, lambda: True)
+        self._to_apply = entries[len(results) :] if results else entries
+        if results:
+            state.library.last_applied = entries[len(results) - 1].index
+
+
 class AppliesABacklogAtOnce(Applier):
     """All committed entries are applied before anything else is looked at, however long it takes."""
 
@@ -229,6 +253,7 @@ MUTANTS = (
     _part(3, TakesTheLeadersCommitIndex, rare=True),
     mutant(3, Swap(Journal, "getRaftCommitIndex", calls_all_committed_after_a_restart)),
     _part(4, AppliesBeforeCommit),
+    _part(4, AppliesOneTooMany),
     _part(0, AppliesABacklogAtOnce),
     _part(8, AppliesTwice),
     _part(11, AnswersForAnothersEntry),

@@ -43,6 +43,11 @@ def expires_whatever_the_topic_says(topic: Topic, clock_ms: int) -> int | None:
     return None if topic.retention_ms == RETENTION_FOREVER_MS else clock_ms - 500
 
 
+def keeps_what_is_over(topic: Topic, clock_ms: int) -> int | None:
+    """Messages that only their time removes stay for ever."""
+    return None if not topic.system else _until(topic, clock_ms)
+
+
 def uses_offsets_again(topics: Topics, topic: Topic, queue: int, start: int) -> None:
     """A queue that is empty begins at 0 again."""
     if start == topic.ends[queue]:
@@ -203,6 +208,7 @@ MUTANTS = (
     mutant(15, Swap(Topic, "expires_until_ms", expires_a_little_early)),
     mutant(8, Swap(Topic, "expires_until_ms", expires_by_the_own_clock)),
     mutant(15, Swap(Topic, "expires_until_ms", expires_whatever_the_topic_says)),
+    mutant(15, Swap(Topic, "expires_until_ms", keeps_what_is_over)),
     mutant(4, Swap(Topics, "set_start", uses_offsets_again)),
     mutant(15, Swap(LogReferences, "floor", needs_less_of_the_log)),
     mutant(15, Swap(TransactionTable, "expire", forgets_transactions_early)),

@@ -6,11 +6,14 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import cluster.core.core
+import raft.entries.proposing
 import store.groups.groups
 from cluster.core.core import Core
 from cluster.groups.sessions import Session, Sessions
 from cluster.transactions.check_service import CheckService
-from raft.proposals import Applied
+from raft.errors import Overloaded
+from raft.proposals import Applied, Proposed
 from store.commands.entry import Command
 from store.commands.groups import CommitOffsets, OffsetsCommitted
 from store.commands.transactions import ChecksRecorded, Decide, Decided, RecordChecks
@@ -135,6 +138,15 @@ def gives_a_queue_to_nobody(held: Mapping[str, Sequence[TopicQueue]], queues: Se
     return assign(held, queues[:-1])
 
 
+class CallsTheUnknownRefused(Overloaded):
+    """A command that is in the log when leadership is lost is answered as if nothing was stored."""
+
+
+def says_that_nothing_was_stored(proposed: Proposed, timeout_s: float) -> Overloaded:
+    """A request that took too long is answered as if it had still waited for a place in the log."""
+    return Overloaded(f"waited {timeout_s} s")
+
+
 MUTANTS = (
     mutant(6, Swap(TransactionTable, "due_checks", asks_before_the_immunity_is_over)),
     mutant(6, Swap(CheckService, "_hand_out", counts_undelivered_checks)),
@@ -149,4 +161,11 @@ MUTANTS = (
     mutant(7, Swap(Groups, "_rebalance", a_rebalance_keeps_the_generation)),
     mutant(7, Swap(store.groups.groups, "assign", gives_a_queue_to_two)),
     mutant(7, Swap(store.groups.groups, "assign", gives_a_queue_to_nobody)),
+    mutant(
+        11,
+        Swap(raft.entries.proposing, "UnknownOutcome", CallsTheUnknownRefused),
+        first_seed=77_003,
+        only_kinds=("isolate", "halves", "freeze"),
+    ),
+    mutant(11, Swap(cluster.core.core, "late", says_that_nothing_was_stored), first_seed=77_006),
 )

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 from store.commands.messages import Position
 from store.commands.transactions import Decide, Decided, Prepare, Prepared
+from store.commands.views import TimelineEvent
+from store.errors import Refused
 from store.messages.placement import At
 from store.steps import Steps
 from store.transactions.table import PREPARED, ROLLED_BACK, TransactionRecord
@@ -83,6 +85,18 @@ def unknown_decides(transactions: Transactions, command: Decide, at: At) -> Deci
     return _decide(transactions, command, at)
 
 
+def notes_what_it_refuses(transactions: Transactions, command: Decide, at: At) -> Decided:
+    """A refused decision leaves its trace in the timeline of the transaction."""
+    try:
+        return _decide(transactions, command, at)
+    except Refused:
+        record = transactions.table.get(command.transaction_id)
+        if record is not None:
+            event = TimelineEvent(at.clock_ms, "answer", at.raft_index, command.client_id, answer=command.decision)
+            transactions.table.add_event(command.transaction_id, record, event)
+        raise
+
+
 MUTANTS = (
     mutant(5, Swap(Transactions, "prepare", delivers_half_messages)),
     mutant(6, Swap(Transactions, "prepare", prepares_a_decided_transaction)),
@@ -92,4 +106,5 @@ MUTANTS = (
     mutant(6, Swap(Transactions, "decide", last_decision_wins)),
     mutant(6, Swap(Transactions, "decide", calls_a_rollback_committed)),
     mutant(6, Swap(Transactions, "decide", unknown_decides)),
+    mutant(11, Swap(Transactions, "decide", notes_what_it_refuses)),
 )
