@@ -24,6 +24,7 @@ from cluster.http.protocol import NOSNIFF
 from cluster.http.request_body import hold_of
 from cluster.http.request_body import read_body as read_body
 from cluster.http.request_guard import RequestGuard, require_media_type
+from cluster.http.requests import target_of
 from cluster.http.responses import Response, json_body, msgpack_body
 from cluster.http.routes import ALWAYS_SERVED, AUDIT_PATH, CLUSTER_PATH, JSON, MSGPACK, Route, needs_the_log
 from cluster.http.writer import SMALL_RESPONSE_BYTES, write_large
@@ -257,4 +258,4 @@ def _foreign_problem(error: Exception) -> Problem | None:
 
 
 def _redirect(core: Core, request: web.Request, leader_id: int) -> web.StreamResponse:
-    return web.Response(status=307, headers={"Location": f"{core.url_of(leader_id)}{request.raw_path}"})
+    return web.Response(status=307, headers={"Location": f"{core.url_of(leader_id)}{target_of(request)}"})
