@@ -123,7 +123,7 @@ async def test_the_query_goes_along(node: Node) -> None:
 
 
 async def test_a_request_by_its_whole_url_is_sent_on_to_the_same_path(node: Node) -> None:
-    """As RFC 9112 has servers accept it (3.2.2), and as a client would send it that takes the node for a proxy."""
+    """RFC 9112 has servers accept it (3.2.2). A client sends it that takes the node for a proxy."""
     address = node.core.config.http_address()
     reader, writer = await asyncio.open_connection(address.host, address.port)
     target = f"http://{address}/v1/users?limit=3&after=a%26b"

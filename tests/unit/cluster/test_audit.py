@@ -173,7 +173,7 @@ async def test_what_is_permitted_although_nobody_may_is_told(tmp_path: Path) -> 
 async def test_without_authentication_changes_are_recorded_of_anybody(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In the files alone: anybody can cause these records, and lines of the audit have no bound."""
+    """The files alone have them: anybody can cause these records, and lines of the audit have no bound."""
     assert (await node.call("PUT", "/v1/topics/a", {"queues": 1})).status == 201
     assert (await node.call("DELETE", "/v1/topics/a")).status == 204
     assert (await node.call("PUT", "/v1/topics/%00")).status == 400
