@@ -99,3 +99,12 @@ async def test_strangers_gain_nothing_while_peers_may_be_without_tls(
         assert one.tls.plain_too
         wrong = foreign_client(ca.issue(tmp_path, 2, uris=(name_of("shop", 3),)))
         assert await answer_to(first.listen, hello_of(2), wrong) == b""
+
+
+async def test_a_stranger_that_says_nothing_is_hung_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raft.peers.transport.HANDSHAKE_TIMEOUT_MS", 50)
+    config = two_nodes()[0]
+    secured = under(config, msgspec.structs.replace(Authority().issue(tmp_path, 1), plain_too=True))
+    async with running(secured) as [(node, _)]:
+        assert await answer_to(config.listen, b"", None) == b""
+        await until(lambda: not node._strangers and not node._listener._connecting)
