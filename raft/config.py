@@ -11,6 +11,8 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True):
     certificate_file: str
     key_file: str
     ca_file: str
+    plain_too: bool = False
+    """Peers may have no TLS yet, until each of them was met with it: for one rolling restart."""
 
 
 class PeerAddress(msgspec.Struct, frozen=True):

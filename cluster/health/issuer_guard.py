@@ -57,7 +57,7 @@ class IssuerGuard:
         self._issuer = core.access.issuer
         self._where = core.config.oidc_keys or ""
         self._threads = threads
-        is_fetched = self._issuer is not None and self._where.startswith("https:")
+        is_fetched = self._issuer is not None and is_url(self._where)
         self._trust = webhook_trust(core.config) if is_fetched else None  # here, since it takes the loop 20 ms
         self._lookups = NameLookups()
         self._wanted = asyncio.Event()

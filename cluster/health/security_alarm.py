@@ -14,7 +14,7 @@ class SecurityAlarm:
     """Says at every start, and as an alarm for as long as the node runs, what protects nobody."""
 
     def __init__(self, core: Core) -> None:
-        config = core.config
+        self._core, config = core, core.config
         self._open: list[str] = []
         without = [] if config.http_tls_cert is not None else ["TLS"]
         without += [] if config.auth == "enforce" else ["permissions"]
@@ -28,9 +28,12 @@ class SecurityAlarm:
 
     def conditions(self) -> Iterator[Condition]:
         """Yield one alarm when the node serves somebody without protection."""
-        if self._open:
+        tls, found = self._core.raft.tls, [*self._open]
+        if tls is not None and tls.plain_too:
+            found.append(f"peers at {self._core.config.peer_address()} with or without TLS until all nodes have it")
+        if found:
             yield Condition(
                 "insecure",
                 "warning",
-                f"this node serves {', and '.join(self._open)}: docs/security.md shows how to close it",
+                f"this node serves {', and '.join(found)}: docs/security.md shows how to close it",
             )

@@ -13,6 +13,7 @@ from aiohttp import web
 
 from cluster.core.core import Core
 from cluster.http.authorization import authorized
+from cluster.http.requests import target_of
 from cluster.http.routes import CONSOLE_PATH, Handler, Route
 from cluster.problems import Problem
 from cluster.process.addresses import is_loopback
@@ -68,7 +69,7 @@ def _sent_on(core: Core, route: Route) -> Handler:
         response = problem.response()
         response.set_status(web.HTTPTemporaryRedirect.status_code)
         response.body = msgspec.json.encode({**problem.document(), "status": response.status})
-        response.headers["Location"] = f"{url}{request.raw_path}"
+        response.headers["Location"] = f"{url}{target_of(request)}"
         return response
 
     return handler

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from cluster.budgets import request_deadline, time_shares
 from cluster.budgets.client_notes import ClientNotes
-from cluster.budgets.connections import address_of_request
+from cluster.budgets.connections import Connection, address_of_request
 from cluster.core.core import Core
 from cluster.http.administration import IS_ADMINISTRATION, handler_of
 from cluster.http.early_answer import answer_early
@@ -24,12 +24,14 @@ from cluster.http.protocol import NOSNIFF
 from cluster.http.request_body import hold_of
 from cluster.http.request_body import read_body as read_body
 from cluster.http.request_guard import RequestGuard, require_media_type
+from cluster.http.requests import target_of
 from cluster.http.responses import Response, json_body, msgpack_body
 from cluster.http.routes import ALWAYS_SERVED, AUDIT_PATH, CLUSTER_PATH, JSON, MSGPACK, Route, needs_the_log
 from cluster.http.writer import SMALL_RESPONSE_BYTES, write_large
 from cluster.limits import JSON_BYTES_MAX
 from cluster.problems import Problem, problem_of
 from cluster.process.request_scope import REQUEST_ID_HEADER, current
+from cluster.security.client_certificate import certificate_ends_ms
 from raft.errors import NoLeader, NotLeader
 from store.log.errors import DiskFull
 
@@ -121,10 +123,10 @@ def make_application(core: Core, routes: Sequence[Route], *, administers: bool =
             response = _answer_error(core, request, error)
         finally:
             connections.end(connection)
+        if _is_last(core, request, connection):
+            response.force_close()
         if not response.prepared:
             response.headers[NOSNIFF] = "nosniff"
-            if connection is not None and connection.in_reserve:
-                response.force_close()
         resource = request.match_info.route.resource
         route = resource.canonical if resource is not None else "other"
         core.metrics.count_request(request.method, route, response.status)
@@ -159,6 +161,13 @@ async def _handled(core: Core, request: web.Request, handler: Inner, address: st
     if isinstance(response, web.Response) and not response.prepared:
         return await _deliver(core, request, response, address)
     return response
+
+
+def _is_last(core: Core, request: web.Request, connection: Connection | None) -> bool:
+    """Return whether the connection ends with this answer: it is in the reserve, or its client's certificate has
+    expired meanwhile, so that another handshake has to decide.
+    """
+    return (connection is not None and connection.in_reserve) or certificate_ends_ms(request) <= core.wall_ms()
 
 
 def _look(core: Core, request: web.Request, notes: ClientNotes) -> None:
@@ -257,4 +266,4 @@ def _foreign_problem(error: Exception) -> Problem | None:
 
 
 def _redirect(core: Core, request: web.Request, leader_id: int) -> web.StreamResponse:
-    return web.Response(status=307, headers={"Location": f"{core.url_of(leader_id)}{request.raw_path}"})
+    return web.Response(status=307, headers={"Location": f"{core.url_of(leader_id)}{target_of(request)}"})

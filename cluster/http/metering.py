@@ -17,14 +17,21 @@ def is_free(route: Route) -> bool:
     return route.path in ALWAYS_SERVED or route.path.startswith(paths) or route.access.action == "admin"
 
 
+def may_be_charged(route: Route) -> bool:
+    """Return whether a request for the route may be refused because of a quota. Free ones that want a permission are
+    charged to strangers, who would otherwise try tokens there without a bound.
+    """
+    return not (is_free(route) and route.access.is_public)
+
+
 def metered(core: Core, route: Route, handler: Handler) -> Handler:
     """Return the handler of a route behind the quotas; the handler itself when the node has none."""
-    quotas = core.quotas
-    if quotas is None or is_free(route):
+    quotas, free = core.quotas, is_free(route)
+    if quotas is None or not may_be_charged(route) or (free and core.access.mode != "enforce"):
         return handler
 
     async def charged(request: web.Request) -> web.StreamResponse:
-        quota = None if quotas.is_unlimited else _quota_of(core, quotas, request)
+        quota = None if quotas.is_unlimited else _quota_of(core, quotas, request, free=free)
         if quota is None:
             return await handler(request)
         in_bytes = request.content_length
@@ -42,12 +49,14 @@ def metered(core: Core, route: Route, handler: Handler) -> Handler:
     return charged
 
 
-def _quota_of(core: Core, quotas: Quotas, request: web.Request) -> Quota | None:
-    """Return the quota of who sends the request; None for the built-in administrator."""
+def _quota_of(core: Core, quotas: Quotas, request: web.Request, *, free: bool) -> Quota | None:
+    """Return the quota of who sends the request; None for the built-in administrator, and at a `free` route for all who
+    show valid credentials.
+    """
     name = core.access.principal_of(request).name
-    if name == ADMINISTRATOR_NAME:
-        return None
-    return quotas.of_user(name) if name != ANONYMOUS_NAME else quotas.of_address(address_of((request.remote or "",)))
+    if name == ANONYMOUS_NAME:
+        return quotas.of_address(address_of((request.remote or "",)))
+    return None if free or name == ADMINISTRATOR_NAME else quotas.of_user(name)
 
 
 def _size_bytes(response: web.StreamResponse) -> int:

@@ -12,7 +12,7 @@ from cluster import VERSION
 from cluster.budgets.request_deadline import TIMEOUT_HEADER, TIMEOUT_MS_MAX
 from cluster.http.administration import clients_may_have
 from cluster.http.app import APPLIED_INDEX_HEADER, UNKNOWN_HERE
-from cluster.http.metering import is_free
+from cluster.http.metering import may_be_charged
 from cluster.http.request_guard import METHODS_WITH_BODY
 from cluster.http.responses import ProblemDocument
 from cluster.http.routes import IDEMPOTENCY_KEY, JSON, WRITE_ERRORS, Route, needs_the_log
@@ -170,7 +170,7 @@ def codes_of(route: Route) -> tuple[str, ...]:
         errors = (*errors, "no_leader")
     if not route.access.is_public:
         errors = (*errors, *OF_PRINCIPALS)
-    if not is_free(route):
+    if may_be_charged(route):
         errors = (*errors, "quota_exceeded")
     if not clients_may_have(route):
         errors = (*errors, "wrong_listener")

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from cluster.security.client_certificate import common_name
+from cluster.security.client_certificate import ClientCertificate, certificate_of
 
 KEEPALIVE_TIMEOUT_S: Final = 75.0
 """Seconds after which an idle connection is closed, or one that does not finish its request line and headers."""
@@ -25,16 +25,16 @@ _OPTIONS: Final[dict[str, Any]] = {
 class HttpProtocol(web.RequestHandler):
     """One HTTP connection of `server`. Requests that are no HTTP are answered here, before any middleware."""
 
-    __slots__ = ("client_name",)
+    __slots__ = ("client_certificate",)
 
     def __init__(self, server: web.Server) -> None:
         super().__init__(server, loop=asyncio.get_running_loop(), **_OPTIONS)
-        self.client_name: str | None = None
-        """Common name of the client's verified certificate, if it has shown one."""
+        self.client_certificate: ClientCertificate | None = None
+        """The client's verified certificate, if it has shown one."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self.client_name = common_name(transport.get_extra_info("ssl_object"))
+        self.client_certificate = certificate_of(transport.get_extra_info("ssl_object"))
 
     def handle_error(
         self,

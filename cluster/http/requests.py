@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Annotated, TypeVar
 
 import msgspec
+from aiohttp import web
 from msgspec import Meta
 
 from cluster.limits import (
@@ -101,3 +102,9 @@ def reason_of(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "the request is nested too deeply"
     return str(error).replace("$.", "").replace(" - at `$`", "")
+
+
+def target_of(request: web.Request) -> str:
+    """Return the path and the query as they were sent, also of a request that names its whole URL."""
+    sent = request.raw_path
+    return sent if sent.startswith("/") else request.rel_url.raw_path_qs

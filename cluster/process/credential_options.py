@@ -18,6 +18,14 @@ REFRESH_MS_MAX: Final = 86_400_000
 class CredentialOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Part of NodeConfig."""
 
+    peers_without_tls: Annotated[
+        bool,
+        Meta(
+            description="With tls_cert: nodes may still connect without TLS, until this node has reached each of them "
+            "with it. For the one rolling restart that gives TLS to the nodes of a running cluster."
+        ),
+    ] = False
+
     audit_bytes: Annotated[
         int,
         Meta(

@@ -23,6 +23,8 @@ def validate_trust(config: NodeConfig) -> None:
     administrator_tokens(config)
     if missing and len(missing) < len(tls):
         raise ConfigError(f"{missing[0]}: give tls_cert, tls_key and tls_ca together, or none of them")
+    if config.peers_without_tls:
+        _require_transition(config)
     for name, path in tls.items():
         if path is not None:
             require_file(name, path)
@@ -47,6 +49,17 @@ def validate_trust(config: NodeConfig) -> None:
         )
 
 
+def _require_transition(config: NodeConfig) -> None:
+    """Require of a node that takes peers without TLS that it has TLS, and the secret. Raises ConfigError."""
+    if config.tls_cert is None:
+        raise ConfigError("peers_without_tls: only a node with tls_cert, tls_key and tls_ca can stop taking them")
+    if not is_loopback(config.peer_address().host) and config.peer_secret_file is None:
+        raise ConfigError(
+            f"peer_secret_file: required with peers_without_tls, since other machines can reach "
+            f"{config.peer_address()}; give it until the other nodes have TLS; {HOW_TO_MAKE}"
+        )
+
+
 def require_file(option: str, path: str) -> None:
     """Raise ConfigError unless the path of an option leads to a file."""
     try:
@@ -61,7 +74,12 @@ def tls_files(config: NodeConfig) -> TlsConfig | None:
     """Return the files of TLS between peers; None when the options do not ask for TLS."""
     if config.tls_cert is None or config.tls_key is None or config.tls_ca is None:
         return None
-    return TlsConfig(certificate_file=config.tls_cert, key_file=config.tls_key, ca_file=config.tls_ca)
+    return TlsConfig(
+        certificate_file=config.tls_cert,
+        key_file=config.tls_key,
+        ca_file=config.tls_ca,
+        plain_too=config.peers_without_tls,
+    )
 
 
 def administrator_tokens(config: NodeConfig) -> tuple[bytes, ...]:

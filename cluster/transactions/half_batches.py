@@ -71,6 +71,8 @@ def require_decidable(core: Core, request: web.Request, transaction_id: str, bod
     see is answered like one that does not exist. Raises Problem and Refused.
     """
     if not core.access.is_on:
+        if body.force and core.state.transaction(transaction_id) is not None:
+            audit_force(core, request, transaction_id)
         return body.producer_group
     view = core.state.transaction(transaction_id)
     if view is None:

@@ -5,6 +5,7 @@ import contextlib
 import errno
 import logging
 import socket
+import ssl
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -92,7 +93,7 @@ class Listener:
 
     async def _connect(self, accepted: socket.socket, connection: FrameProtocol, host: str) -> None:
         loop = asyncio.get_running_loop()
-        if self._tls is None:
+        if self._tls is None or (self._tls.plain_too and not await _begins_tls(accepted)):
             await loop.connect_accepted_socket(lambda: connection, accepted)
             return
         try:
@@ -103,18 +104,49 @@ class Listener:
             self._refusals.note(f"{host} has no TLS handshake with this node: {reason_of(error)}")
 
 
+async def _begins_tls(accepted: socket.socket) -> bool:
+    """Return whether the other side speaks TLS, once it has said something, which is left where it is.
+
+    A record of TLS begins with 22, 3 and a number that is not 0; a frame with its length, little-endian, of which the
+    third byte is 0 in a handshake.
+    """
+    loop = asyncio.get_running_loop()
+    readable: asyncio.Future[None] = loop.create_future()
+
+    def note() -> None:
+        if not readable.done():
+            readable.set_result(None)
+
+    loop.add_reader(accepted, note)
+    try:
+        await readable
+    finally:
+        loop.remove_reader(accepted)
+    try:
+        head = accepted.recv(3, socket.MSG_PEEK)
+    except OSError:
+        return False
+    return head[:1] == b"\x16" and head[2:] != b"\0"
+
+
 async def dial(
     make_connection: Callable[[], FrameProtocol], address: PeerAddress, tls: PeerTls | None, node_id: int
 ) -> FrameProtocol:
-    """Return a connection to that node; under TLS its certificate names the node. Raises OSError when there is no
+    """Return a connection to that node; under TLS its certificate names the node. While peers may have none, one is
+    made without it to a node that ends the handshake. Raises OSError when there is no
     connection, ProtocolError when a certificate names another node, UnicodeError when the host is no name.
     """
     loop = asyncio.get_running_loop()
     if tls is None:
         return (await loop.create_connection(make_connection, address.host, address.port))[1]
-    _, connection = await loop.create_connection(
-        make_connection, address.host, address.port, ssl=tls.client, server_hostname=""
-    )
+    try:
+        _, connection = await loop.create_connection(
+            make_connection, address.host, address.port, ssl=tls.client, server_hostname=""
+        )
+    except OSError as error:
+        if not tls.plain_too or isinstance(error, ConnectionRefusedError | ssl.SSLCertVerificationError):
+            raise
+        return (await loop.create_connection(make_connection, address.host, address.port))[1]
     try:
         tls.check(connection, node_id)
     except BaseException:

@@ -5,7 +5,9 @@ node that they mean: an opener before it sends anything, an acceptor before it a
 compared, because a node keeps its certificate when it moves.
 """
 
+import logging
 import ssl
+from collections.abc import Collection, Iterable
 from typing import Any, Final, NoReturn
 
 from raft.config import TlsConfig
@@ -28,6 +30,8 @@ from raft.peers.pem_files import (
     stamp_of,
 )
 
+log = logging.getLogger(__name__)
+
 SCHEME: Final = "keelmq:"
 NAME_CHARACTERS_MAX: Final = 200
 """Maximum number of characters of a foreign certificate's name in a text."""
@@ -49,6 +53,10 @@ class PeerTls(TlsFiles):
     def __init__(self, files: TlsConfig, cluster_id: str, node_id: int) -> None:
         """Load the files and try them. Raises TlsError when no peer would accept this node with them."""
         self._cluster_id = cluster_id
+        self.plain_too = files.plain_too
+        """Whether peers may still have no TLS. It becomes False, for good, when each of them was met with it."""
+        self._met: set[int] = set()
+        self._plain: dict[int, FrameProtocol] = {}
         name = name_of(cluster_id, node_id)
         super().__init__(_files_of(files), lambda: load(files, name))
 
@@ -56,14 +64,47 @@ class PeerTls(TlsFiles):
         """Raises ProtocolError unless the other side's certificate names that node of this cluster; None stands for any
         node of it. The text is for this node's log only.
         """
-        assert connection.transport is not None
-        session = connection.transport.get_extra_info("ssl_object")
+        session = _session(connection)
+        if session is None and self.plain_too:
+            return  # it has to prove the secret, as in a cluster without TLS
         found = names_in(session.getpeercert() if session else None)
         any_name = name_of(self._cluster_id, 0).removesuffix("0")
         expected = any_name if node_id is None else name_of(self._cluster_id, node_id)
         if len(found) != 1 or not (found[0] == expected or (node_id is None and found[0].startswith(any_name))):
             names = ", ".join(repr(name[:NAME_CHARACTERS_MAX]) for name in found) or "no node"
             raise ProtocolError(f"the certificate there names {names}, expected {expected!r}")
+
+    def reached(
+        self, peer: int, connection: FrameProtocol, peers: Collection[int], incoming: Iterable[FrameProtocol]
+    ) -> None:
+        """Note that this node has a connection to a peer. When all of `peers` were met with TLS, no connection without
+        it is accepted or made any more, and those among `incoming` end.
+        """
+        if not self.plain_too:
+            return
+        if _session(connection) is None:
+            self._plain[peer] = connection
+            return
+        self._met.add(peer)
+        if self._met.issuperset(peers):
+            self.plain_too = False
+            log.info("all nodes have TLS: connections without it are refused from now on")
+            for each in [*incoming]:
+                if each.transport is not None and _session(each) is None:
+                    each.abort()
+
+    def heard(self, peer: int, connection: FrameProtocol) -> None:
+        """Note that a peer has a connection to this node. When it has TLS, the one in the other direction is made anew
+        if it has none.
+        """
+        if self.plain_too and _session(connection) is not None and (plain := self._plain.pop(peer, None)) is not None:
+            plain.close()
+
+
+def _session(connection: FrameProtocol) -> Any:
+    """Return the TLS of a connection that was made; None without TLS."""
+    assert connection.transport is not None
+    return connection.transport.get_extra_info("ssl_object")
 
 
 def names_in(certificate: Any) -> list[str]:

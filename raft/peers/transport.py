@@ -228,6 +228,8 @@ class TcpTransport(LanedSender, PeerTransport):
             node.incarnation = welcome.incarnation
             try:
                 log.info("connected to node %d", peer)
+                if self.tls is not None:
+                    self.tls.reached(peer, control, self._addresses, self._incoming)
                 self.tell_connected(node)
                 await asyncio.wait((control.closed, data.closed), return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -375,6 +377,8 @@ class TcpTransport(LanedSender, PeerTransport):
         connection.write(encode(welcome))
         self._refused.pop(hello.node_id, None)
         self._is_known(connection)
+        if self.tls is not None:
+            self.tls.heard(hello.node_id, connection)
         keep_alive(connection, hello.lane)
         connection.max_frame_bytes = MAX_FRAME_BYTES
         peer = self._node(hello.node_id)

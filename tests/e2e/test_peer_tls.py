@@ -80,6 +80,39 @@ def test_certificates_are_replaced_while_the_nodes_run(cluster: ClusterProcess, 
     cluster.wait_same_state()
 
 
+def test_a_running_cluster_gets_tls_node_by_node(tmp_path: Path, ca: Authority) -> None:
+    """Each node is restarted once, and writes go on meanwhile. Afterwards nobody is heard without TLS."""
+    cluster = ClusterProcess(tmp_path)
+    with cluster:
+        ok(cluster.wait_leader().request("PUT", "/v1/topics/kept", payload={"queues": 1}))
+        for number, node in enumerate(cluster.nodes.values()):
+            node.terminate()
+            send(cluster.wait_leader(), 2 * number)
+            node.arguments += [*flags_of(ca.issue(tmp_path, node.node_id, CLUSTER)), "--peers-without-tls"]
+            node.start()
+            cluster.wait_ready()
+            send(cluster.wait_leader(), 2 * number + 1)
+            if number < 2:
+                wait_for(lambda node=node: "insecure" in alarms_of(node), "the alarm")  # type: ignore[misc]
+        for node in cluster.nodes.values():
+            wait_for(lambda node=node: "insecure" not in alarms_of(node), "the end of the alarm")  # type: ignore[misc]
+            assert "all nodes have TLS: connections without it are refused from now on" in node.output()
+        cluster.wait_same_state()
+        (offsets,) = ok(cluster.wait_leader().request("GET", "/v1/topics/kept"))["queue_offsets"]
+        assert offsets["max_offset"] == 6
+        late = cluster.follower()
+        late.terminate()
+        without_tls(late)
+        late.arguments.remove("--peers-without-tls")
+        late.start()
+        wait_for(lambda: "no connection to node" in late.output(), "the others to refuse it")
+        send(cluster.wait_leader(), 6)
+
+
+def alarms_of(node: NodeProcess) -> set[str]:
+    return {each["code"] for each in ok(node.request("GET", "/v1/cluster"))["alarms"]}
+
+
 def test_a_node_with_the_certificate_of_another_is_refused(
     cluster: ClusterProcess, ca: Authority, tmp_path: Path
 ) -> None:

@@ -52,9 +52,9 @@ class AuditRecord(View, frozen=True, kw_only=True):
 
 
 class AuditPage(View, frozen=True, kw_only=True):
-    """Records of one node, the newest first. While its `auth` is `off`, nothing is recorded. `next` is the `after` of
-    the next page; it may be there although this page has no record. `unreadable` lines or files of the part that was
-    read could not be.
+    """Records of one node, the newest first. While its `auth` is `off`, they name nobody. `next` is the `after` of the
+    next page; it may be there although this page has no record. `unreadable` lines or files of the part that was read
+    could not be.
     """
 
     node_id: int

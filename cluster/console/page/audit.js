@@ -22,7 +22,7 @@ export async function audit(_, query) {
   return [
     el("h1", {}, `Audit of node ${page.node_id}`),
     el("p", {}, "Each node has what it was asked; keelmq audit list shows all nodes together. ", others(cluster, page.node_id)),
-    ...(page.auth === "off" ? [el("p", { class: "warn" }, "Authentication is off, so nobody is known and nothing is recorded.")] : []),
+    ...(page.auth === "off" ? [el("p", { class: "warn" }, "Authentication is off, so new records name nobody.")] : []),
     filters(query),
     table(
       "The newest first",

@@ -102,7 +102,7 @@ def test_records_of_one_time_stay_in_the_order_in_which_they_were_written() -> N
 def test_what_the_list_lacks_is_said() -> None:
     answers = [answer(1, auth="off"), answer(2, record(9, missing_before=4), unreadable=2), silent(None)]
     assert list(remarks(answers, merged(answers))) == [
-        "node 1: authentication is off, so nobody is known and nothing is recorded",
+        "node 1: authentication is off, so its records name nobody",
         "node 2: 4 records before 1970-01-01 00:00:00.009 could not be kept",
         "node 2: 2 lines or files of its audit cannot be read",
         "http://node3: no answer",

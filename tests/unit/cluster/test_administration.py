@@ -122,6 +122,18 @@ async def test_the_query_goes_along(node: Node) -> None:
     assert answer.headers["Location"] == f"{url_of(node)}/v1/users?limit=3&after=a%26b"
 
 
+async def test_a_request_by_its_whole_url_is_sent_on_to_the_same_path(node: Node) -> None:
+    """RFC 9112 has servers accept it (3.2.2). A client sends it that takes the node for a proxy."""
+    address = node.core.config.http_address()
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    target = f"http://{address}/v1/users?limit=3&after=a%26b"
+    writer.write(f"GET {target} HTTP/1.1\r\nHost: {address}\r\n\r\n".encode())
+    head = (await reader.readuntil(b"\r\n\r\n")).decode()
+    writer.close()
+    assert "307 Temporary Redirect" in head
+    assert f"Location: {url_of(node)}/v1/users?limit=3&after=a%26b\r\n" in head
+
+
 @pytest.mark.parametrize(
     ("url", "client", "goes"),
     [

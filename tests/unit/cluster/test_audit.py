@@ -170,10 +170,33 @@ async def test_what_is_permitted_although_nobody_may_is_told(tmp_path: Path) -> 
     assert done["principal"] == "anonymous"
 
 
-async def test_without_authentication_nobody_is_known_and_nothing_recorded(node: Node) -> None:
+async def test_without_authentication_changes_are_recorded_of_anybody(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The files alone have them: anybody can cause these records, and lines of the audit have no bound."""
     assert (await node.call("PUT", "/v1/topics/a", {"queues": 1})).status == 201
+    assert (await node.call("DELETE", "/v1/topics/a")).status == 204
+    assert (await node.call("PUT", "/v1/topics/%00")).status == 400
+    assert (await node.call("POST", "/v1/cluster/join", {"node_id": 4})).status == 403
+    failed, deleted, created = await recorded(node, 3)
+    assert (created["principal"], created["address"], created["method"]) == ("anonymous", "127.0.0.1", "PUT")
+    assert (created["outcome"], created["raft_index"] > 0, created["request_id"] != "") == ("done", True, True)
+    assert (deleted["method"], deleted["path"], deleted["outcome"]) == ("DELETE", "/v1/topics/a", "done")
+    assert (failed["outcome"], failed["code"]) == ("failed", "invalid_topic")
     found = await audit(node)
-    assert (found["auth"], found["records"], found["next"]) == ("off", [], None)
+    assert (found["auth"], len(found["records"])) == ("off", 3)
+    assert not [each for each in caplog.records if each.name.startswith(AUDIT_LOGGER)]
+
+
+async def test_decisions_by_force_are_recorded_without_authentication(node: Node) -> None:
+    await node.call("PUT", "/v1/topics/a", {"queues": 1, "type": "any"})
+    half = {"transaction_id": "t-1", "producer_group": "shop", "messages": [{"topic": "a", "body": "x"}]}
+    assert (await node.call("POST", "/v1/transactions", half)).status == 201
+    force = {"source": "operator", "force": True, "operator": "ann", "reason": "gone"}
+    assert (await node.call("POST", "/v1/transactions/t-0/rollback", force)).status == 404
+    assert (await node.call("POST", "/v1/transactions/t-1/rollback", force)).status == 200
+    begun, _ = await recorded(node, 2)
+    assert (begun["principal"], begun["outcome"], begun["detail"]) == ("anonymous", "begun", "t-1 by force")
 
 
 async def test_a_decision_by_force_and_a_join_token_are_told_in_words(closed: Node) -> None:

@@ -24,7 +24,7 @@ from cluster.budgets.connections import (
 )
 from cluster.http.tls_listener import TlsListener
 from cluster.process.http_tls import HttpTls, trusting
-from cluster.security.client_certificate import common_name
+from cluster.security.client_certificate import certificate_of
 from tests.certificates import Authority
 from tests.patience import PATIENCE_S
 
@@ -286,7 +286,8 @@ class Named(asyncio.Protocol):
     """Sends the name of the client."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        name = common_name(transport.get_extra_info("ssl_object"))
+        shown = certificate_of(transport.get_extra_info("ssl_object"))
+        name = None if shown is None else shown.name
         transport.write(repr(name).encode())  # type: ignore[attr-defined]
 
 
@@ -299,4 +300,4 @@ async def test_a_client_is_known_by_its_verified_certificate_alone(tmp_path: Pat
         clients.tls.load_cert_chain(tmp_path / "http.crt", tmp_path / "http.key")
         with contextlib.suppress(ConnectionError):
             assert await (await clients.connect(FIRST)).read() == b"", "of another authority"
-    assert common_name(None) is None
+    assert certificate_of(None) is None

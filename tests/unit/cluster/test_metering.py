@@ -148,6 +148,15 @@ async def test_health_metrics_and_administration_are_never_charged(limited: Node
     assert (await limited.call("GET", "/v1/topics")).status == 429
 
 
+async def test_administration_that_needs_no_credentials_yet_is_not_charged(tmp_path: Path) -> None:
+    file = quota_file(tmp_path, "[anonymous]\nrequests_per_s = 1\n")
+    fatal: list[str] = []
+    async with running_node(node_config(tmp_path, auth="permissive", quota_file=str(file)), fatal) as node:
+        assert [(await node.call("GET", "/v1/topics")).status for _ in range(2)] == [200, 429]
+        assert [(await node.call("GET", "/v1/cluster")).status for _ in range(3)] == [200] * 3
+    assert not fatal
+
+
 async def test_a_heartbeat_is_refused_last(limited: Node) -> None:
     member = (await limited.call("POST", "/v1/groups/g/members", {"topics": ["orders"], "client_id": "c"})).body
     heartbeat = f"/v1/groups/g/members/{member['member_id']}/heartbeat"
@@ -178,6 +187,11 @@ async def test_users_have_their_own_quota_and_the_administrator_none(tmp_path: P
             assert statuses == [200] * count + [429], name
         strangers = [(await call_as(node, f"keelmq_{n}", "GET", "/v1/principal")).status for n in range(4)]
         assert strangers == [401, 401, 401, 429], "wrong tokens count for the address that shows them"
+        for path in ("/v1/users", "/v1/audit", "/v1/cluster", "/v1/cluster/settings", "/metrics"):
+            assert (await call_as(node, "keelmq_4", "GET", path)).status == 429, f"{path} tries tokens, too"
+        assert (await call_as(node, "keelmq_4", "POST", "/v1/cluster/join", {"node_id": 4})).status == 429
+        assert (await call_as(node, tokens["slow"], "GET", "/v1/cluster")).status == 200
+        assert (await node.call("GET", "/readyz")).status == 200
         for _ in range(20):
             assert (await call_as(node, ADMINISTRATOR, "GET", "/v1/principal")).status == 200
     assert not fatal

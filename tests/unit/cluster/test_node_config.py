@@ -136,6 +136,7 @@ def test_listening_elsewhere_than_advertised() -> None:
         ),
         ({"peer_listen": "0.0.0.0:7091", "insecure_peers": "true"}, "peer_secret_file: required"),
         ({"peer_listen": "[::]:7091", "insecure_peers": "true"}, "peer_secret_file: required"),
+        ({"peers_without_tls": "true"}, "peers_without_tls: only a node with tls_cert"),
         ({"http_listen": "0.0.0.0:7081"}, "requires http_tls_cert and http_tls_key and auth enforce; .*insecure-http"),
         ({"http_listen": "[::]:7081", "auth": "enforce"}, "requires http_tls_cert and http_tls_key; "),
         ({"http_listen": "10.0.0.1:7081", "auth": "permissive"}, "and auth enforce"),

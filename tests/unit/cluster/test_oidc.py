@@ -339,7 +339,8 @@ async def test_the_issuer_is_verified_by_its_certificate(tmp_path: Path) -> None
     server.load_cert_chain(files.certificate_file, files.key_file)
     fatal: list[str] = []
     with token_issuer(tls=server) as issuer:
-        async with running_node(closed_config(tmp_path / "trusting", issuer, http_ca=files.ca_file), fatal) as node:
+        config = closed_config(tmp_path / "its", issuer, http_ca=files.ca_file, oidc_keys=f"HTTPS{issuer.url[5:]}")
+        async with running_node(config, fatal) as node:
             await node.wait(lambda: answers(node, issuer.token(now_s=NOW_S), 200))
         async with running_node(closed_config(tmp_path / "other", issuer), fatal) as node:
             await node.wait(lambda: asyncio.sleep(0, "oidc_keys_not_renewed" in alarms_of(node)))

@@ -35,7 +35,7 @@ FOLLOW_S: Final = 2.0
 """Seconds between two questions of --follow."""
 FOLLOW_OVERLAP_MS: Final = 10_000
 """Time before a node's newest record for which --follow asks again: a record may be written later than its time."""
-OFF: Final = "node {}: authentication is off, so nobody is known and nothing is recorded"
+OFF: Final = "node {}: authentication is off, so its records name nobody"
 
 
 class Shown(NamedTuple):
@@ -182,7 +182,7 @@ def merged(answers: "Iterable[OfNode[Part]]") -> list[Shown]:
 
 
 def remarks(answers: "Iterable[OfNode[Part]]", shown: Sequence[Shown]) -> Iterable[str]:
-    """Yield the gaps of the list: nodes that did not answer or record nothing, and records that are missing."""
+    """Yield the gaps of the list: nodes that did not answer or know nobody, and records that are missing."""
     for of in answers:
         if of.answer is None:
             yield f"{of.url}: {of.error}"
@@ -274,7 +274,7 @@ class Follower:
         self._looks += 1
 
     def _tell(self, of: "OfNode[Part]") -> None:
-        """Say once that a node does not answer, or does again, or records nothing."""
+        """Say once that a node does not answer, or does again, or knows nobody."""
         if of.error != self._errors.get(of.url, ""):
             say(f"{of.url}: {of.error or 'answers again'}", file=sys.stderr)
         self._errors[of.url] = of.error
