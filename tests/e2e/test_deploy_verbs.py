@@ -182,6 +182,21 @@ def test_a_node_is_added_and_removed(deployment: Deployment) -> None:
         os.kill(before[3], signal.SIGCONT)
 
 
+def test_a_node_of_a_dead_host_is_removed(deployment: Deployment) -> None:
+    deployment.done("bootstrap")
+    victim = max(number for number in (1, 2, 3) if number != deployment.leader())
+    wipe(deployment, victim)
+    # ssh refuses this destination before it connects.
+    deployment.hosts, deployment.cluster["ssh_options"] = {victim: "root@127.0.0.1"}, ["-o", "Port=0"]
+    deployment.write()
+    assert result(deployment, "remove", str(victim), "--dry-run")["steps"] == 1
+    output = deployment.done("remove", str(victim))
+    assert f"left on the dead host, if its disk is not lost: {deployment.root(victim)}" in output
+    del deployment.urls[victim]
+    deployment.write()
+    deployment.done("status")
+
+
 def test_certificates_are_made_renewed_and_read_again(deployment: Deployment) -> None:
     assert deployment.run("certs").returncode == 1
     deployment.cluster["tls"] = "all"
