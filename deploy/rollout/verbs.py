@@ -17,7 +17,7 @@ from deploy.rollout.certificates import CertificateError
 from deploy.rollout.health import Probe, ServedElsewhere, Unhealthy, leader_of, memberships, why_not_whole
 from deploy.rollout.inventory import SECRET_END, Inventory
 from deploy.rollout.preflight import defects_of
-from deploy.rollout.reachability import Obstacle, obstacles
+from deploy.rollout.reachability import Obstacle, named, obstacles
 from deploy.rollout.rolling import (
     HOST_SECRET,
     NOTE_END,
@@ -72,12 +72,22 @@ class Verbs:
         verb: str = self._options.verb
         act: Callable[[], None] = getattr(self, verb)
         if verb not in LOOKS_ITSELF:
+            self._refuse_strangers()
             self._name_obstacles()
         if verb in READING or self._options.dry_run:
             act()
             return
         with self._alone():
             act()
+
+    def _refuse_strangers(self) -> None:
+        """Raise Failed if the verb goes by what nodes say, and others than those of the inventory answer."""
+        if self._options.verb in (*WAITS_FOR_ALL, *ASKS_LEADER, "backup") and (found := self._strangers()):
+            raise Failed("\n".join(found))
+
+    def _strangers(self) -> list[str]:
+        views = self._probe.views()
+        return [f"{named(view.node)}: {view.reason}" for view in views if view.is_stranger]
 
     def _name_obstacles(self) -> None:
         """Name the nodes of which this machine reaches one listener and not the other. Raises Failed when the verb
@@ -106,7 +116,7 @@ class Verbs:
 
     def preflight(self) -> None:
         """Look at every host, change nothing, and name all defects."""
-        defects = defects_of(self._inventory)
+        defects = [*defects_of(self._inventory), *self._strangers()]
         for node in self._inventory.nodes:
             self._report.event(f"node {node.id} ({node.host}): looked at")
         for defect in defects:
