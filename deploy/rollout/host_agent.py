@@ -21,10 +21,12 @@ from typing import Any
 
 from deploy.rollout.host_root import (
     MARK,
+    POLL_S,
     AgentError,
     alone,
     digest,
     has_data,
+    hold,
     is_ours,
     own_environment,
     put,
@@ -34,7 +36,6 @@ from deploy.rollout.host_root import (
     running,
 )
 
-POLL_S = 0.05
 CONNECT_TIMEOUT_S = 3.0
 LOG_BYTES_MAX = 1 << 20
 DRAINED = "drained"
@@ -410,6 +411,7 @@ ACTIONS: dict[str, Callable[..., dict[str, Any]]] = {
     "hang_up": hang_up,
     "disk_defect": disk_defect,
     "listen": listen,
+    "hold": hold,
     "reach": reach,
     "version": version,
     "digest": digest,

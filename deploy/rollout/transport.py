@@ -151,6 +151,20 @@ class Host:
         refused: list[list[Any]] = self._call("reach", targets=targets)["refused"]
         return refused
 
+    def begin_hold(self, who: str, silence_s: float) -> subprocess.Popen[bytes]:
+        """Begin to keep other runs out of the host, until standard input of the process ends, or nothing comes there
+        for `silence_s`. Its first line says whether that worked.
+        """
+        arguments = {"root": self.node.root, "owner": self._owner, "who": who, "silence_s": silence_s}
+        request = json.dumps({"action": "hold", "arguments": arguments}).encode() + b"\n"
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(self._command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)  # noqa: S603
+        if process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):  # it has ended: its output says why
+                process.stdin.write(request)
+                process.stdin.flush()
+        return process
+
     @contextlib.contextmanager
     def listening(self, ports: list[int]) -> Iterator[None]:
         """Have the host accept connections within the block. Raises HostError when a port is in use."""

@@ -8,6 +8,7 @@ import fcntl
 import hashlib
 import os
 import secrets
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -15,6 +16,7 @@ from typing import Final, NamedTuple
 from deploy.reporting.report import Report
 from deploy.rollout.certificates import CertificateError
 from deploy.rollout.health import Probe, ServedElsewhere, Unhealthy, leader_of, memberships, why_not_whole
+from deploy.rollout.holding import held
 from deploy.rollout.inventory import SECRET_END, Inventory
 from deploy.rollout.preflight import defects_of
 from deploy.rollout.reachability import Obstacle, named, obstacles
@@ -30,7 +32,7 @@ from deploy.rollout.rolling import (
     refuse_unless_safe,
     wait_whole,
 )
-from deploy.rollout.transport import HostError
+from deploy.rollout.transport import Host, HostError
 
 BUNDLE_NAME_CHARACTERS: Final = 12
 READING: Final = ("preflight", "status", "logs", "bundle", "backup", "wait", "spare", "leads")
@@ -77,8 +79,20 @@ class Verbs:
         if verb in READING or self._options.dry_run:
             act()
             return
-        with self._alone():
+        with self._alone(), held(self._held_hosts(), self._who()):
             act()
+
+    def _held_hosts(self) -> list[Host]:
+        """Return the hosts that this run keeps others out of. `add` takes no node away, and enters no other host."""
+        verb, nodes = self._options.verb, self._inventory.nodes
+        if verb in LOOKS_ITSELF:
+            return []
+        return [Host(self._inventory, node) for node in nodes if verb != "add" or node.id == self._options.node]
+
+    def _who(self) -> str:
+        """Return how other runs name this one."""
+        user = os.environ.get("USER") or os.getuid()
+        return f"{self._options.verb}, by {user} at {socket.gethostname()}, process {os.getpid()}"
 
     def _refuse_strangers(self) -> None:
         """Raise Failed if the verb goes by what nodes say, and others than those of the inventory answer."""
