@@ -43,7 +43,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 def test_the_url_of_another_cluster_ends_a_verb_at_once(
     cluster: Cluster, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
 ) -> None:
-    """It leads there: a member of that cluster would have been removed."""
+    """A member of the cluster that answers would have been removed."""
 
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a host was asked")
