@@ -37,6 +37,7 @@ from deploy.rollout.host_root import (
 )
 
 CONNECT_TIMEOUT_S = 3.0
+LOG = "keelmqd.log"
 LOG_BYTES_MAX = 1 << 20
 DRAINED = "drained"
 """File that says that the node was stopped on purpose, and is not to be started until `undrain`."""
@@ -145,7 +146,7 @@ def claim(root: Path, owner: str) -> dict[str, Any]:
     return {}
 
 
-def prepare(root: Path, owner: str, files: dict[str, str], program: str, config: str) -> dict[str, Any]:
+def prepare(root: Path, owner: str, files: dict[str, str], program: str, config: str, **how: bool) -> dict[str, Any]:
     """Claim the root, store the files (Base64, by name below it), and have keelmqd check the configuration among them:
     all in one call, because each one over ssh costs the time of a handshake.
     """
@@ -156,27 +157,29 @@ def prepare(root: Path, owner: str, files: dict[str, str], program: str, config:
         require_ours(root, owner)
         for name, content in files.items():
             put_bytes(root / name, base64.b64decode(content))
-        return check(program, str(root / config))
+        return check(program, str(root / config), **how)
 
 
-def check(program: str, config: str) -> dict[str, Any]:
-    """Have keelmqd check the configuration."""
-    command = [program, "--config", config, "--check-config"]
+def check(program: str, config: str, supervised: bool = False) -> dict[str, Any]:
+    """Have keelmqd check the configuration, and whether it can supervise a node if it has to."""
+    command = [program, *(["supervise"] if supervised else []), "--config", config, "--check-config"]
     done = subprocess.run(command, capture_output=True, text=True, env=own_environment())  # noqa: S603
     if done.returncode != 0:
         raise AgentError(f"keelmqd --check-config: {(done.stderr.strip() or done.returncode)}"[-2000:])
     return {}
 
 
-def start(root: Path, program: str, config: str, owner: str) -> dict[str, Any]:
-    """Start the node unless it runs."""
+def start(root: Path, program: str, config: str, owner: str, supervised: bool = False) -> dict[str, Any]:
+    """Start the node unless it runs, with a supervisor if it is to have one."""
     require_ours(root, owner)
     if running(root) is None:
+        path = root / LOG
+        supervisor = ["supervise", "--output", str(path)] if supervised else []
         # Its content is for whoever runs the node; an earlier version has made it for everybody.
-        with open(root / "keelmqd.log", "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as log:
+        with open(path, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as log:
             os.fchmod(log.fileno(), 0o600)
             subprocess.Popen(  # noqa: S603
-                [program, "--config", config],
+                [program, *supervisor, "--config", config],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -204,13 +207,14 @@ def stop(root: Path, timeout_s: float, owner: str) -> dict[str, Any]:
 
 
 def logs(root: Path, lines: int) -> dict[str, Any]:
-    """Return the last lines of the node's log."""
-    path = root / "keelmqd.log"
-    if not path.exists():
-        return {"lines": []}
-    with path.open("rb") as stream:
-        stream.seek(max(0, path.stat().st_size - LOG_BYTES_MAX))
-        return {"lines": stream.read().decode(errors="replace").splitlines()[-lines:]}
+    """Return the last lines of the node's log, which may begin in the file that was put aside."""
+    found: list[str] = []
+    for path in (root / LOG, root / f"{LOG}.1"):
+        if len(found) < lines and path.exists():
+            with path.open("rb") as stream:
+                stream.seek(max(0, path.stat().st_size - LOG_BYTES_MAX))
+                found = [*stream.read().decode(errors="replace").splitlines(), *found]
+    return {"lines": found[-lines:]}
 
 
 def install(root: Path, archive: Path, name: str, owner: str) -> dict[str, Any]:

@@ -31,8 +31,11 @@ class AgentError(Exception):
 
 
 def running(root: Path) -> tuple[int, list[str]] | None:
-    """Return process id and command line of the node whose configuration is below `root`, whoever started it."""
+    """Return process id and command line of the node whose configuration is below `root`, whoever started it: those of
+    its supervisor if it has one.
+    """
     begin = os.fsencode(root / "etc" / "keelmqd-")
+    supervised = None
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -42,9 +45,12 @@ def running(root: Path) -> tuple[int, list[str]] | None:
             parts = (entry / "cmdline").read_bytes().split(b"\0")[:-1]
         except OSError:
             continue  # it has ended
+        found = int(entry.name), [os.fsdecode(part) for part in parts]
         if len(parts) >= 2 and parts[-2] == b"--config" and parts[-1].startswith(begin):
-            return int(entry.name), [os.fsdecode(part) for part in parts]
-    return None
+            return found
+        if parts and parts[-1].startswith(b"--config=" + begin):
+            supervised = found  # its supervisor may have been killed
+    return supervised
 
 
 @contextlib.contextmanager

@@ -36,6 +36,7 @@ class Deployed:
         """Ask the host. Raises HostError."""
         self.node = node
         self.host = Host(inventory, node)
+        self._supervised = inventory.cluster.supervised
         self.facts = self.host.facts()
 
     @property
@@ -60,8 +61,12 @@ class Deployed:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether the running process is of the wanted program and configuration, that for joining included."""
+        """Whether the running process is of the wanted program and configuration, that for joining included, and has a
+        supervisor if it is to have one.
+        """
         command = self.facts["command"]
+        if ("supervise" in command) != self._supervised:
+            return False
         wanted = [self.config_path(each) for each in (self.node.config, *self.node.joining_configs)]
         return bool(command) and command[-1] in wanted and self.program in command[:-2]
 

@@ -60,6 +60,7 @@ class Host:
     def __init__(self, inventory: Inventory, node: Node) -> None:
         self.node = node
         self._program = inventory.cluster.program
+        self._supervised = inventory.cluster.supervised
         self._owner = f"node {node.id} of the cluster {inventory.cluster.id}\n"
         source = agent_source()
         if node.ssh:
@@ -81,7 +82,7 @@ class Host:
         """Claim the node's root, store the files below it, and have keelmqd check the configuration among them."""
         encoded = {name: base64.b64encode(content).decode() for name, content in files.items()}
         given: dict[str, Any] = {"root": self.node.root, "owner": self._owner, "files": encoded}
-        self._call("prepare", **given, program=program, config=config)
+        self._call("prepare", **given, program=program, config=config, supervised=self._supervised)
 
     def put(self, name: str, content: bytes, mode: int = 0o600) -> str:
         """Store the file below the node's root and return its path."""
@@ -120,7 +121,8 @@ class Host:
         return True
 
     def start(self, program: str, config: str) -> None:
-        self._call("start", root=self.node.root, program=program, config=config, owner=self._owner)
+        given: dict[str, Any] = {"root": self.node.root, "owner": self._owner, "supervised": self._supervised}
+        self._call("start", **given, program=program, config=config)
 
     def stop(self, timeout_s: float) -> None:
         self._call("stop", root=self.node.root, timeout_s=timeout_s, owner=self._owner)
