@@ -225,7 +225,7 @@ def _why_not(counted: Sequence[View], views: Sequence[View]) -> str | None:
     """Return why the `counted` nodes are no healthy copies, or None. `views` has the leader, which may be another."""
     for view in counted:
         if view.reason is not None or view.status is None:
-            return f"node {view.node.id} is not ready: {view.reason}"
+            return f"node {view.node.id} ({view.node.host}) is not ready: {view.reason}"
         for alarm in view.status["alarms"]:
             if alarm["severity"] == "critical":
                 return f"node {view.node.id} has the alarm {alarm['code']}: {alarm['detail']}"

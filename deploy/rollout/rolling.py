@@ -107,7 +107,11 @@ def refuse_unless_safe(probe: Probe, node: Node, timeout_s: float) -> None:
 
 
 def wait_whole(probe: Probe, timeout_s: float) -> None:
-    probe.wait(why_not_whole, timeout_s)
+    """Return once all nodes are healthy. Raises Unhealthy with the reason and the next step."""
+    try:
+        probe.wait(why_not_whole, timeout_s)
+    except Unhealthy as error:
+        raise Unhealthy(f"{error}; next: keelmq-deploy logs") from None
 
 
 def begin_restart(inventory: Inventory, nodes: list[Deployed]) -> tuple[set[str], bool]:

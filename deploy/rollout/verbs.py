@@ -185,9 +185,17 @@ class Verbs:
             raise Failed(f"{reason}; next: keelmq-deploy logs")
 
     def logs(self) -> None:
+        missing = []
         for node in self._inventory.nodes:
-            for line in Deployed(self._inventory, node).host.logs(self._options.lines):
+            try:
+                lines = Host(self._inventory, node).logs(self._options.lines)
+            except HostError as error:
+                missing.append(str(error))
+                continue
+            for line in lines:
                 self._report.text(f"node {node.id}  {line}")
+        if missing:  # after what there is: a dead host is when logs are wanted
+            raise Failed("\n".join(missing))
 
     def destroy(self) -> None:
         """Stop all nodes and remove everything of them, data included."""

@@ -1,0 +1,70 @@
+"""What `keelmq-deploy` says while a host or a node is not well: all that there is, with host and next step."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.rollout import __main__
+from deploy.rollout.transport import Host, HostError
+from tests.unit.deploy.stand_ins import Cluster
+
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster()
+    for number in (1, 2, 3):
+        (tmp_path / "hosts" / f"node{number}").mkdir(parents=True)
+        (tmp_path / "hosts" / f"node{number}" / "keelmqd.log").write_text(f"line of {number}\n")
+    made.inventory(tmp_path)
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    def run_verb(*arguments: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["keelmq-deploy", *arguments, "-i", str(tmp_path / "cluster.toml")])
+        code = __main__.main()
+        captured = capsys.readouterr()
+        return code, captured.out + captured.err
+
+    return run_verb
+
+
+@pytest.mark.usefixtures("cluster")
+def test_logs_of_the_other_hosts_are_shown(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = Host.logs
+
+    def refuse_second(host: Host, lines: int) -> list[str]:
+        if host.node.id == 2:
+            raise HostError(host.node, "logs: exit code 255: No route to host")
+        return logs(host, lines)
+
+    monkeypatch.setattr(Host, "logs", refuse_second)
+    code, said = run("logs")
+    assert code == 1
+    assert "node 1  line of 1" in said
+    assert "node 3  line of 3" in said
+    assert "node 2 (this machine): logs: exit code 255: No route to host" in said
+
+
+@pytest.mark.usefixtures("cluster")
+def test_logs_that_were_put_aside_belong_to_the_log(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "hosts" / "node2" / "keelmqd.log.1").write_text("first\nsecond\n")
+    code, said = run("logs", "--lines", "2")
+    assert code == 0
+    assert "node 2  second\nnode 2  line of 2\n" in said
+    assert "first" not in said
+
+
+def test_a_node_that_does_not_come_is_named_with_host_and_next_step(cluster: Cluster, run: Run, tmp_path: Path) -> None:
+    cluster.down = {3}
+    cluster.inventory(tmp_path)
+    code, said = run("wait", "--timeout-s", "0.1")
+    assert code == 1
+    assert "still node 3 (this machine) is not ready: " in said
+    assert "; next: keelmq-deploy logs" in said
