@@ -12,10 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from cluster import VERSION
+from cluster import COMMIT, VERSION
 from cluster.process.addresses import ConfigError
 from cluster.process.config import options
-from cluster.process.config_loading import load
+from cluster.process.config_description import described
+from cluster.process.config_loading import load, sources
 from cluster.process.exit_codes import ExitCode, StartupError
 from cluster.process.offline.log_command import LOG_ACTIONS, log_command
 from cluster.process.offline.recover_command import COMMAND as RECOVER
@@ -64,11 +65,16 @@ def command(arguments: Sequence[str] | None) -> int:
 
 def run_command(given: Sequence[str]) -> int:
     parsed = vars(run_parser().parse_args(given))
-    file, check_only = parsed.pop("config"), parsed.pop("check_config")
+    file, check_only, show_only = (parsed.pop(name) for name in ("config", "check_config", "show_config"))
     try:
         config = load(file, os.environ, parsed)
     except ConfigError as error:
         raise StartupError(ExitCode.BAD_CONFIG, str(error)) from None
+    if show_only:
+        given_by = sources(file, os.environ, parsed)
+        for name, value in described(config).items():
+            print(f"{name} = {value}  # {given_by.get(name, 'default')}")
+        return ExitCode.STOPPED
     # Late, since it takes thrice as long to import as all that other commands need; and for a check too, so that a
     # broker that cannot be imported here is found before a node is stopped for it.
     from cluster.serving import run_node
@@ -95,10 +101,16 @@ def run_parser() -> argparse.ArgumentParser:
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
     )
-    version = f"keelmqd {VERSION} (feature level {FEATURES.describe()})"
+    version = f"keelmqd {VERSION} (feature level {FEATURES.describe()})" + (f", commit {COMMIT}" if COMMIT else "")
     parser.add_argument("--version", action="version", version=version)
     parser.add_argument("--config", metavar="FILE", default=None, help="TOML file with the options")
     parser.add_argument("--check-config", action="store_true", default=False, help="validate the configuration and end")
+    parser.add_argument(
+        "--show-config",
+        action="store_true",
+        default=False,
+        help="print every option with its value and where that comes from, and end",
+    )
     for option in options():
         if option.is_switch:
             parser.add_argument(
