@@ -1,5 +1,6 @@
 """Agent of the deploying tool on a host: one request in, one answer out, both JSON. Its source is sent with each call,
-so the host needs nothing but Python >= 3.11.4; of this project it imports host_root.py alone, which is sent too.
+so the host needs nothing but Python >= 3.11.4; of this project it imports other host_ modules alone, which are sent,
+too.
 
 The first line of standard input is the request; what follows is the content of a file. Everything may be repeated. The
 running process itself says what runs (`/proc`), and no file that could be wrong does.
@@ -19,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from deploy.rollout.host_releases import install, release_at, rollback, stay
 from deploy.rollout.host_root import (
     MARK,
     POLL_S,
@@ -72,11 +74,6 @@ def facts(root: Path, program: str, owner: str) -> dict[str, Any]:
         "pid": found[0] if found else 0,
         "command": found[1] if found else [],
     }
-
-
-def release_at(link: Path) -> str:
-    """Return the name of the release that a link of the root leads to, empty without one."""
-    return link.readlink().name if link.is_symlink() else ""
 
 
 def disk_defect(root: Path) -> dict[str, Any]:
@@ -215,70 +212,6 @@ def logs(root: Path, lines: int) -> dict[str, Any]:
                 stream.seek(max(0, path.stat().st_size - LOG_BYTES_MAX))
                 found = [*stream.read().decode(errors="replace").splitlines(), *found]
     return {"lines": found[-lines:]}
-
-
-def install(root: Path, archive: Path, name: str, owner: str) -> dict[str, Any]:
-    """Unpack the bundle, have it install itself into `releases/NAME`, and make it the current release."""
-    require_ours(root, owner)
-    release = root / "releases" / name
-    if not (release / "complete").exists():
-        unpacked = root / "releases" / f"{name}.unpacked"
-        for path in (unpacked, release):
-            shutil.rmtree(path, ignore_errors=True)
-        script = _unpack(archive, unpacked)
-        environment = {**own_environment(), "PYTHON": sys.executable}
-        command = ["/bin/sh", str(script), str(release)]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment)  # noqa: S603
-        if done.returncode != 0:
-            raise AgentError((done.stderr or done.stdout).strip()[-2000:])
-        (release / "complete").touch()
-        shutil.rmtree(unpacked)
-    archive.unlink(missing_ok=True)
-    current = root / "current"
-    if current.is_symlink() and current.readlink() != release:
-        point(root / "previous", current.readlink())
-    point(current, release)
-    return {}
-
-
-def _unpack(archive: Path, unpacked: Path) -> Path:
-    """Unpack the bundle and return its `install.sh`. Raises AgentError, with both gone, if it is no whole bundle."""
-    import gzip  # late, as other calls need none of them, and their start costs
-    import tarfile
-    import zlib
-
-    unpacked.mkdir(parents=True)
-    try:
-        shutil.unpack_archive(archive, unpacked, "gztar", filter="data")
-        (script,) = unpacked.glob("*/install.sh")
-    except (shutil.ReadError, tarfile.TarError, zlib.error, EOFError, ValueError, gzip.BadGzipFile) as error:
-        shutil.rmtree(unpacked)
-        archive.unlink()
-        raise AgentError(f"the file is no whole bundle of `make bundle` ({error}); build or copy it again") from None
-    return script
-
-
-def point(link: Path, target: Path) -> None:
-    """Make `link` point to `target`, at once."""
-    new = link.with_name(link.name + ".new")
-    new.unlink(missing_ok=True)
-    new.symlink_to(target)
-    new.rename(link)
-
-
-def rollback(root: Path, owner: str) -> dict[str, Any]:
-    """Make the release before the current one again, if there is one. A repetition finds none, and changes nothing."""
-    require_ours(root, owner)
-    if (root / "previous").is_symlink():
-        (root / "previous").rename(root / "current")
-    return {}
-
-
-def stay(root: Path, owner: str) -> dict[str, Any]:
-    """Forget the release from before, so that a rollback leaves the current one."""
-    require_ours(root, owner)
-    (root / "previous").unlink(missing_ok=True)
-    return {}
 
 
 def drain(root: Path, owner: str, drained: bool) -> dict[str, Any]:

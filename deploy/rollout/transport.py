@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from deploy.rollout.inventory import Inventory, Node
 
-AGENT: Final = ("host_root", "host_agent")
+AGENT: Final = ("host_root", "host_releases", "host_agent")
 """The modules that run on a host, each after those that it imports."""
 PRELUDE: Final = """import json, sys
 if sys.version_info < (3, 11, 4):

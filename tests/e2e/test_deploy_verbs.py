@@ -18,7 +18,7 @@ import pytest
 
 from deploy.local_nodes import free_ports
 from deploy.reporting.result import result_of
-from deploy.rollout.host_agent import point
+from deploy.rollout.host_releases import point
 from deploy.rollout.host_root import running
 from deploy.rollout.support_bundle import REDACTED, redacted
 from tests.e2e.cluster_process import wait_for

@@ -1,4 +1,4 @@
-"""What `keelmq-deploy` says while a host or a node is not well: all that there is, with host and next step."""
+"""`keelmq-deploy` while a host or a node is not well: it says all that there is, with host and next step."""
 
 import sys
 from collections.abc import Callable, Iterator
