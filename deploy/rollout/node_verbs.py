@@ -327,7 +327,9 @@ class NodeVerbs(Verbs):
     # --- certificates and support ----------------------------------------------------------------------------------
 
     def certs(self) -> None:
-        """Make what is missing of authority and certificates, or renew these, and bring them to the hosts."""
+        """Make what is missing of authority and certificates, or renew these, and bring them to the hosts that are
+        reached: a dead one is no reason for the others to expire.
+        """
         if not self._inventory.cluster.tls:
             raise Failed('certs needs tls = "peers" or "all" in [cluster] of the inventory')
         certificates = Certificates(self._inventory)
@@ -335,7 +337,8 @@ class NodeVerbs(Verbs):
         if not certificates.has_authority:
             steps.append(Step(f"make an authority in {certificates.directory}", certificates.make_authority))
         bring = []
-        for each in self._all():
+        reached, missing = self._reached()
+        for each in reached:
             is_there = certificates.has(each.node)
             makes = self._options.renew or not is_there
             if makes:
@@ -347,6 +350,18 @@ class NodeVerbs(Verbs):
                 bring.append(self._step(each, "bring what differs, and have it read", act))
         steps += bring
         self._do(steps)
+        if missing:
+            raise Failed("\n".join(missing))
+
+    def _reached(self) -> tuple[list[Deployed], list[str]]:
+        """Return the nodes whose hosts are reached, and why the others are not."""
+        reached, missing = [], []
+        for node in self._inventory.nodes:
+            try:
+                reached.append(Deployed(self._inventory, node))
+            except HostError as error:
+                missing.append(str(error))
+        return reached, missing
 
     def _bring_and_reload(self, each: Deployed) -> None:
         each.host.claim()

@@ -1,12 +1,15 @@
 """`keelmq-deploy` while a host or a node is not well: it says all that there is, with host and next step."""
 
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from deploy.rollout import __main__
+from deploy.rollout.host_root import MARK
 from deploy.rollout.transport import Host, HostError
 from tests.unit.deploy.stand_ins import Cluster
 
@@ -50,6 +53,34 @@ def test_logs_of_the_other_hosts_are_shown(run: Run, monkeypatch: pytest.MonkeyP
     assert "node 1  line of 1" in said
     assert "node 3  line of 3" in said
     assert "node 2 (this machine): logs: exit code 255: No route to host" in said
+
+
+@pytest.mark.usefixtures("cluster")
+def test_certificates_reach_the_other_hosts(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dead host must not have those of the others expire."""
+    facts = Host.facts
+
+    def refuse_second(host: Host) -> dict[str, Any]:
+        if host.node.id == 2:
+            raise HostError(host.node, "facts: exit code 255: No route to host")
+        return facts(host)
+
+    monkeypatch.setattr(Host, "facts", refuse_second)
+    path = tmp_path / "cluster.toml"
+    path.write_text(path.read_text().replace('id = "shop"', 'id = "shop"\ntls = "peers"', 1))
+    pki = tmp_path / "cluster.toml.pki"
+    subprocess.run([Path(sys.executable).with_name("keelmq"), "cert", "ca", str(pki)], check=True, capture_output=True)
+    for name in (f"node-{number}.{end}" for number in (1, 2, 3) for end in ("crt", "key")):
+        (pki / name).write_text(f"{name}\n")
+    for number in (1, 2, 3):
+        (tmp_path / "hosts" / f"node{number}" / MARK).write_text(f"node {number} of the cluster shop\n")
+    for _ in range(2):
+        code, said = run("certs")
+        assert code == 1, said
+        assert "node 2 (this machine): facts: exit code 255: No route to host" in said
+        brought = {each.parts[-3]: each.read_text() for each in tmp_path.glob("hosts/*/etc/node.crt")}
+        assert brought == {"node1": "node-1.crt\n", "node3": "node-3.crt\n"}
+    assert "plan: nothing is left to do" in said
 
 
 @pytest.mark.usefixtures("cluster")
