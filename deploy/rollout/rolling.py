@@ -7,7 +7,7 @@ none of those that ran at the beginning. These are noted beside the inventory un
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from deploy.rollout.health import Probe, Unhealthy, View, leader_of, why_not_whole, why_not_without
@@ -106,10 +106,19 @@ def refuse_unless_safe(probe: Probe, node: Node, timeout_s: float) -> None:
         raise Unsafe(f"node {node.id} is not stopped: {error}") from None
 
 
-def wait_whole(probe: Probe, timeout_s: float) -> None:
-    """Return once all nodes are healthy. Raises Unhealthy with the reason and the next step."""
+def wait_whole(probe: Probe, timeout_s: float, look: Callable[[Sequence[View]], None] = lambda _: None) -> None:
+    """Return once all nodes are healthy. `look` is shown the answers meanwhile. Raises Unhealthy with the reason and
+    the next step.
+    """
+
+    def why_not(views: Sequence[View]) -> str | None:
+        reason = why_not_whole(views)
+        if reason is not None:
+            look(views)
+        return reason
+
     try:
-        probe.wait(why_not_whole, timeout_s)
+        probe.wait(why_not, timeout_s)
     except Unhealthy as error:
         raise Unhealthy(f"{error}; next: keelmq-deploy logs") from None
 

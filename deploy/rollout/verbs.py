@@ -9,13 +9,14 @@ import hashlib
 import os
 import secrets
 import socket
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from deploy.reporting.report import Report
 from deploy.rollout.certificates import CertificateError
-from deploy.rollout.health import Probe, ServedElsewhere, Unhealthy, leader_of, memberships, why_not_whole
+from deploy.rollout.health import Probe, ServedElsewhere, Unhealthy, View, leader_of, memberships, why_not_whole
 from deploy.rollout.holding import held
 from deploy.rollout.inventory import SECRET_END, Inventory
 from deploy.rollout.preflight import defects_of
@@ -38,7 +39,8 @@ BUNDLE_NAME_CHARACTERS: Final = 12
 READING: Final = ("preflight", "status", "logs", "bundle", "backup", "wait", "spare", "leads")
 """Verbs that change nothing on the hosts: any number at a time, beside one of the others."""
 
-
+LOOK_EVERY_S: Final = 3.0
+"""Time between two looks at the process of a node that does not answer."""
 LOOKS_ITSELF: Final = ("preflight", "render")
 """Verbs that look themselves whether nodes are reached, or touch none."""
 WAITS_FOR_ALL: Final = ("bootstrap", "restart", "upgrade", "rollback", "undrain", "add", "replace", "restore", "wait")
@@ -235,7 +237,7 @@ class Verbs:
             refuse_unless_safe(self._probe, each.node, self._options.timeout_s)
         each.stop()
         each.start()
-        wait_whole(self._probe, self._options.timeout_s)
+        self._wait_whole()
 
     def _all(self) -> list[Deployed]:
         return [Deployed(self._inventory, node) for node in self._inventory.nodes]
@@ -265,7 +267,26 @@ class Verbs:
         return Step(f"node {each.node.id} ({each.node.host}): {text}", act)
 
     def _wait_step(self) -> Step:
-        return Step("wait until all nodes are healthy", lambda: wait_whole(self._probe, self._options.timeout_s))
+        return Step("wait until all nodes are healthy", self._wait_whole)
+
+    def _wait_whole(self) -> None:
+        """Wait for nodes that the tool runs. Raises Failed at once for one whose process has ended: none comes back by
+        itself, and its last line says why.
+        """
+        looked_s = dict.fromkeys((node.id for node in self._inventory.nodes), time.monotonic())
+
+        def look(views: Sequence[View]) -> None:
+            for view in views:
+                if view.status is not None or time.monotonic() - looked_s[view.node.id] < LOOK_EVERY_S:
+                    continue
+                looked_s[view.node.id] = time.monotonic()
+                with contextlib.suppress(HostError):
+                    each = Deployed(self._inventory, view.node)
+                    if not each.pid:
+                        said = (each.host.logs(1) or ["nothing"])[0]
+                        raise Failed(f"{named(view.node)} has ended; it said: {said}; next: keelmq-deploy logs")
+
+        wait_whole(self._probe, self._options.timeout_s, look)
 
     def _plan(self, steps: list[Step]) -> None:
         self._report.text("plan:" if steps else "plan: nothing is left to do", "step")

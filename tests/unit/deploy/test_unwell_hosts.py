@@ -99,3 +99,25 @@ def test_a_node_that_does_not_come_is_named_with_host_and_next_step(cluster: Clu
     assert code == 1
     assert "still node 3 (this machine) is not ready: " in said
     assert "; next: keelmq-deploy logs" in said
+
+
+def test_a_node_that_has_ended_is_not_waited_for(
+    cluster: Cluster, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A port in use is named in its log, and nothing changes by itself."""
+    monkeypatch.setattr("deploy.rollout.verbs.LOOK_EVERY_S", 0.0)
+    cluster.down = {3}
+    cluster.inventory(tmp_path)
+    program = tmp_path / "keelmqd"
+    program.write_text(
+        '#!/bin/sh\n[ "$3" = --check-config ] || { echo "port 7091: Address already in use"; exit 3; }\n'
+    )
+    program.chmod(0o700)
+    path = tmp_path / "cluster.toml"
+    path.write_text(path.read_text().replace('id = "shop"', f'id = "shop"\nprogram = "{program}"', 1))
+    for number in (1, 2, 3):
+        (tmp_path / "hosts" / f"node{number}" / MARK).write_text(f"node {number} of the cluster shop\n")
+    code, said = run("bootstrap", "--timeout-s", "1000")
+    assert code == 1
+    wanted = "node 3 (this machine) has ended; it said: port 7091: Address already in use; next: keelmq-deploy logs"
+    assert wanted in said, said
