@@ -19,16 +19,16 @@ END_S_MAX: Final = 5.0
 
 
 @contextlib.contextmanager
-def held(hosts: Sequence[Host], who: str) -> Iterator[None]:
-    """Keep other runs out of the hosts within the block, except those that are not reached or have no node yet. Raises
-    HostError when one works there.
+def held(hosts: Sequence[Host], who: str, *, claims: bool = False) -> Iterator[None]:
+    """Keep other runs out of the hosts within the block, except those that are not reached or, unless this run `claims`
+    them, have no node yet. Raises HostError when one works there.
     """
     over = threading.Event()
     begun: list[subprocess.Popen[bytes]] = []
     signs = threading.Thread(target=_show_life, args=(begun, over), daemon=True)
     try:
         for host in hosts:  # one after the other: of two runs that begin, the one that has the first host goes on
-            begun.append(host.begin_hold(who, SILENCE_S))
+            begun.append(host.begin_hold(who, SILENCE_S, claims=claims))
             _require_held(host, begun[-1])
         signs.start()
         yield

@@ -71,13 +71,17 @@ def alone(root: Path) -> Iterator[None]:
     yield
 
 
-def hold(root: Path, owner: str, who: str, silence_s: float) -> dict[str, Any]:
+def hold(root: Path, owner: str, who: str, silence_s: float, claims: bool) -> dict[str, Any]:
     """Keep other runs of the tool out until standard input ends, or nothing comes for `silence_s` seconds: the machine
     of the tool may be gone. Says so in a line of its own, or answers who works here. A root that the tool has not made
-    is held by nobody.
+    is held by nobody, unless this run makes it (`claims`).
     """
-    if not (root / MARK).exists() or not is_ours(root, owner):
+    if not is_ours(root, owner):
         return {}
+    if not (root / MARK).exists():
+        if not claims:
+            return {}
+        put_bytes(root / MARK, owner.encode())
     with open(root / BUSY, "a+", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
         deadline = time.monotonic() + BUSY_S_MAX
         while not _is_locked(file.fileno()):

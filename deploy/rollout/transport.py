@@ -153,11 +153,12 @@ class Host:
         refused: list[list[Any]] = self._call("reach", targets=targets)["refused"]
         return refused
 
-    def begin_hold(self, who: str, silence_s: float) -> subprocess.Popen[bytes]:
+    def begin_hold(self, who: str, silence_s: float, *, claims: bool = False) -> subprocess.Popen[bytes]:
         """Begin to keep other runs out of the host, until standard input of the process ends, or nothing comes there
-        for `silence_s`. Its first line says whether that worked.
+        for `silence_s`. Its first line says whether that worked. With `claims` the node's root is made for it.
         """
-        arguments = {"root": self.node.root, "owner": self._owner, "who": who, "silence_s": silence_s}
+        how: dict[str, Any] = {"who": who, "silence_s": silence_s, "claims": claims}
+        arguments = {"root": self.node.root, "owner": self._owner, **how}
         request = json.dumps({"action": "hold", "arguments": arguments}).encode() + b"\n"
         pipe = subprocess.PIPE
         process = subprocess.Popen(self._command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)  # noqa: S603

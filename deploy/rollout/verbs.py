@@ -39,6 +39,8 @@ BUNDLE_NAME_CHARACTERS: Final = 12
 READING: Final = ("preflight", "status", "logs", "bundle", "backup", "wait", "spare", "leads")
 """Verbs that change nothing on the hosts: any number at a time, beside one of the others."""
 
+MAKES_ROOTS: Final = ("bootstrap", "restore")
+"""Verbs that begin a cluster on bare hosts. Two of them at a time would each bring a secret of its own."""
 LOOK_EVERY_S: Final = 3.0
 """Time between two looks at the process of a node that does not answer."""
 LOOKS_ITSELF: Final = ("preflight", "render")
@@ -81,7 +83,7 @@ class Verbs:
         if verb in READING or self._options.dry_run:
             act()
             return
-        with self._alone(), held(self._held_hosts(), self._who()):
+        with self._alone(), held(self._held_hosts(), self._who(), claims=verb in MAKES_ROOTS):
             act()
 
     def _held_hosts(self) -> list[Host]:

@@ -94,6 +94,25 @@ def test_hosts_that_were_held_are_free_after_a_refusal(hosts: list[Host]) -> Non
         pass
 
 
+@pytest.mark.usefixtures("never_waits")
+def test_bare_hosts_are_held_by_what_begins_a_cluster(hosts: list[Host], tmp_path: Path) -> None:
+    """Two of these at a time would each bring a peer secret of its own."""
+    bare = tmp_path / "hosts" / "node3"
+    with held(hosts[2:], "restart"):
+        assert not bare.exists()
+    with (
+        held(hosts[2:], "bootstrap, by anna at ops-1", claims=True),
+        pytest.raises(HostError, match=r"node 3 .* bootstrap, by anna at ops-1"),
+        held(hosts[2:], "bootstrap", claims=True),
+    ):
+        pass
+    assert (bare / MARK).read_text() == OWNER.format(3)
+    (tmp_path / "hosts" / "node2" / MARK).unlink()
+    (tmp_path / "hosts" / "node2" / "letters").touch()
+    with held(hosts[1:2], "bootstrap", claims=True):
+        assert not (tmp_path / "hosts" / "node2" / MARK).exists(), "what somebody else made stays"
+
+
 def test_a_run_that_is_gone_holds_nothing(hosts: list[Host], tmp_path: Path) -> None:
     """A machine without a network tells no host that its run ended."""
     silent = hosts[0].begin_hold("upgrade, by anna at ops-1", 0.01)
