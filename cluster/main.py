@@ -1,4 +1,4 @@
-"""The command `keelmqd`: runs a node, prints its log, restores or recovers its data.
+"""The command `keelmqd`: runs a node or supervises one, prints its log, restores or recovers its data.
 
 The exit codes are in cluster/process/exit_codes.py.
 """
@@ -9,21 +9,26 @@ import os
 import sys
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Final
 
-from cluster import VERSION
+from cluster import COMMIT, VERSION
 from cluster.process.addresses import ConfigError
 from cluster.process.config import options
-from cluster.process.config_loading import load
+from cluster.process.config_description import described
+from cluster.process.config_loading import load, sources
 from cluster.process.exit_codes import ExitCode, StartupError
 from cluster.process.offline.log_command import LOG_ACTIONS, log_command
 from cluster.process.offline.recover_command import COMMAND as RECOVER
 from cluster.process.offline.recover_command import recover_command
 from cluster.process.offline.restore_command import COMMAND as RESTORE
 from cluster.process.offline.restore_command import restore_command
+from cluster.process.quantities import quantity
+from cluster.service_manager.rotated_file import OUTPUT_BYTES_DEFAULT, OUTPUT_FILES_DEFAULT, RotatedFile
 from store.features import FEATURES
 from store.log.commit_log import SEGMENT_BYTES_DEFAULT
 
+SUPERVISE: Final = "supervise"
 PRIVATE_UMASK: Final = 0o077
 """File mode mask: the files of a node hold the messages of all clients, so only the node's user may read them."""
 
@@ -43,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def command(arguments: Sequence[str] | None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
-    verb = given.pop(0) if given and given[0] in ("run", "log", RESTORE, RECOVER) else "run"
+    verb = given.pop(0) if given and given[0] in ("run", "log", RESTORE, RECOVER, SUPERVISE) else "run"
     try:
         if verb == "log":
             parsed = log_parser().parse_args(given)
@@ -51,7 +56,7 @@ def command(arguments: Sequence[str] | None) -> int:
         if verb in (RESTORE, RECOVER):
             os.umask(PRIVATE_UMASK)
             return restore(given) if verb == RESTORE else recover(given)
-        return run_command(given)
+        return supervise(given) if verb == SUPERVISE else run_command(given)
     except StartupError as error:
         with contextlib.suppress(OSError):
             print(f"keelmqd: {error}", file=sys.stderr)
@@ -60,11 +65,16 @@ def command(arguments: Sequence[str] | None) -> int:
 
 def run_command(given: Sequence[str]) -> int:
     parsed = vars(run_parser().parse_args(given))
-    file, check_only = parsed.pop("config"), parsed.pop("check_config")
+    file, check_only, show_only = (parsed.pop(name) for name in ("config", "check_config", "show_config"))
     try:
         config = load(file, os.environ, parsed)
     except ConfigError as error:
         raise StartupError(ExitCode.BAD_CONFIG, str(error)) from None
+    if show_only:
+        given_by = sources(file, os.environ, parsed)
+        for name, value in described(config).items():
+            print(f"{name} = {value}  # {given_by.get(name, 'default')}")
+        return ExitCode.STOPPED
     # Late, since it takes thrice as long to import as all that other commands need; and for a check too, so that a
     # broker that cannot be imported here is found before a node is stopped for it.
     from cluster.serving import run_node
@@ -81,7 +91,8 @@ def run_parser() -> argparse.ArgumentParser:
     codes = ", ".join(f"{code.value} {code.name.lower().replace('_', ' ')}" for code in ExitCode)
     parser = argparse.ArgumentParser(
         prog="keelmqd",
-        usage="keelmqd [run] [options]\n       keelmqd log {dump,verify} --data-dir DIR\n"
+        usage="keelmqd [run] [options]\n       keelmqd supervise [--output FILE] --config FILE\n"
+        "       keelmqd log {dump,verify} --data-dir DIR\n"
         "       keelmqd restore --backup FILE --data-dir DIR --node-id ID --peer ID=HOST:PORT=URL ...\n"
         "       keelmqd recover --data-dir DIR [--i-accept-the-loss-of-what-only-others-had]",
         description="Run one node of a KeelMQ cluster. Options come from a TOML file, then from KEELMQ_<OPTION> in the "
@@ -90,10 +101,16 @@ def run_parser() -> argparse.ArgumentParser:
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
     )
-    version = f"keelmqd {VERSION} (feature level {FEATURES.describe()})"
+    version = f"keelmqd {VERSION} (feature level {FEATURES.describe()})" + (f", commit {COMMIT}" if COMMIT else "")
     parser.add_argument("--version", action="version", version=version)
     parser.add_argument("--config", metavar="FILE", default=None, help="TOML file with the options")
     parser.add_argument("--check-config", action="store_true", default=False, help="validate the configuration and end")
+    parser.add_argument(
+        "--show-config",
+        action="store_true",
+        default=False,
+        help="print every option with its value and where that comes from, and end",
+    )
     for option in options():
         if option.is_switch:
             parser.add_argument(
@@ -110,6 +127,42 @@ def run_parser() -> argparse.ArgumentParser:
             help=(option.description + default).replace("%", "%%"),
         )
     return parser
+
+
+def supervise(given: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="keelmqd supervise",
+        description="Run the node, and start it anew when it ends by an error or its event loop stands: where there is "
+        "no systemd. SIGTERM ends both; SIGHUP has the node read its certificates and log level again.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--config", required=True, metavar="FILE", help="TOML file with the options of the node")
+    parser.add_argument("--check-config", action="store_true", help="validate the configuration and end")
+    parser.add_argument("--output", metavar="FILE", help="append what the node prints, and put full files aside")
+    parser.add_argument(
+        "--output-bytes",
+        default=str(OUTPUT_BYTES_DEFAULT),
+        metavar="SIZE",
+        help="size of a full file, such as 64M (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--output-files", type=int, default=OUTPUT_FILES_DEFAULT, help="files that are kept (default: %(default)s)"
+    )
+    parsed = parser.parse_args(given)
+    if parsed.check_config:
+        return run_command(["--config", parsed.config, "--check-config"])
+    os.umask(PRIVATE_UMASK)
+    try:
+        size = quantity(parsed.output_bytes, "output_bytes", "--output-bytes") or int(parsed.output_bytes)
+        if size < 1 or parsed.output_files < 1:
+            raise ValueError("--output-bytes and --output-files have to be positive")
+        output = None if parsed.output is None else RotatedFile(Path(parsed.output), size, parsed.output_files)
+    except (ConfigError, OSError, ValueError) as error:
+        raise StartupError(ExitCode.BAD_CONFIG, str(error)) from None
+    from cluster.service_manager.supervisor import Supervisor  # late: no other command needs it
+
+    # Isolated: the directory of the command is no place for modules.
+    return Supervisor([sys.executable, "-I", sys.argv[0], f"--config={parsed.config}"], output).run()
 
 
 def restore(given: Sequence[str]) -> int:

@@ -2,8 +2,9 @@
 
 A package is built from copies of the files that git tracks, as they are in the working tree, by the backend that its
 pyproject.toml names, in the version of deploy/locks/build.txt. Every time stamp is the time of the last commit, so that
-building the same files with the same Python gives identical bytes, also on another day. Beside the wheel and the source
-distribution lies the package's bill of materials (deploy/sbom.py). The last line is `RESULT {json}`.
+building the same commit with the same Python gives identical bytes, also on another day. The programs say which commit
+it was. Beside the wheel and the source distribution lies the package's bill of materials (deploy/sbom.py). The last
+line is `RESULT {json}`.
 """
 
 import argparse
@@ -33,6 +34,7 @@ backend = importlib.import_module(name)
 backend.build_sdist(out)
 backend.build_wheel(out)
 """
+VERSION_FILES: Final = ("store/version.py", "client/keelmq/version.py")
 SBOM_END: Final = ".cdx.json"
 UMASK: Final = 0o022
 
@@ -118,6 +120,20 @@ def copy_tracked(tree: Path, time_s: int) -> None:
         shutil.copyfile(source, target)
         target.chmod(0o755 if os.access(source, os.X_OK) else 0o644)
         os.utime(target, (time_s, time_s))
+    for name in VERSION_FILES:
+        note_commit(tree / name, commit(), time_s)
+
+
+def commit() -> str:
+    """Return the id of the last commit, with `+changes` if tracked files differ from it."""
+    changed = run(["git", "status", "--porcelain", "--untracked-files=no"], cwd=ROOT).strip()
+    return run(["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT).strip() + ("+changes" if changed else "")
+
+
+def note_commit(file: Path, commit: str, time_s: int) -> None:
+    """Have the programs of the packages say what they were built from."""
+    file.write_text(file.read_text().replace('COMMIT: Final = ""', f'COMMIT: Final = "{commit}"'))
+    os.utime(file, (time_s, time_s))
 
 
 def install_backend(lock: Path, libraries: Path) -> None:

@@ -3,6 +3,7 @@
 # bundle was built for (with the module venv), and neither a network nor pip.
 #   ./install.sh DIRECTORY          another Python: PYTHON=/path/to/python ./install.sh DIRECTORY
 set -eu
+umask 022 # the program is no secret, and the unit of systemd runs it as a user of its own
 here=$(cd "$(dirname "$0")" && pwd)
 target=${1:?usage: install.sh DIRECTORY}
 built_for=$(cat "$here/PYTHON_VERSION")
@@ -11,7 +12,7 @@ if ! command -v "$python" >/dev/null; then
     echo "install.sh: no $python found; install it, or name it: PYTHON=/path/to/python$built_for $0 $target" >&2
     exit 1
 fi
-found=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+found=$("$python" -I -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 if [ "$found" != "$built_for" ]; then
     echo "install.sh: $python is Python $found; this bundle is for Python $built_for" >&2
     exit 1
@@ -28,11 +29,17 @@ for line in (here / "SHA256SUMS").read_text().splitlines():
     if not (here / name).is_file() or hashlib.sha256((here / name).read_bytes()).hexdigest() != digest:
         sys.exit(f"install.sh: {name} is missing or damaged; copy the bundle again")
 END
+# What failed or was interrupted is not taken for an installation, and not in the way of the next one.
+trap 'rm -rf "$target"' EXIT
+trap 'exit 130' HUP INT TERM
 "$python" -I -m venv --without-pip "$target"
-set -- "$target" "$here"/wheels/*.whl
-shift
 pip=$(echo "$here"/pip/pip-*.whl)
-PIP_CONFIG_FILE=/dev/null "$target/bin/python" -I "$pip/pip" install --quiet --disable-pip-version-check \
-    --no-cache-dir --no-index --no-deps "$@"
-"$target/bin/python" -I -c "import cluster.serving" # what a node needs can be loaded on this host
-"$target/bin/keelmqd" --version
+# Isolated: variables such as PIP_TARGET, and the files of pip, are meant for other installations.
+PIP_CONFIG_FILE=/dev/null "$target/bin/python" -I "$pip/pip" --isolated install --quiet --disable-pip-version-check \
+    --no-cache-dir --no-index --no-deps "$here"/wheels/*.whl
+keelmqd() { # without what may be set here for other programs
+    env -i PATH="$PATH" ${LD_LIBRARY_PATH:+"LD_LIBRARY_PATH=$LD_LIBRARY_PATH"} "$target/bin/keelmqd" "$@"
+}
+keelmqd --check-config >/dev/null # what a node needs can be loaded on this host
+keelmqd --version
+trap - EXIT

@@ -40,6 +40,19 @@ def load(file: str | None, environment: Mapping[str, str], flags: Mapping[str, s
     return validate(NodeConfig(**values))
 
 
+def sources(
+    file: str | None, environment: Mapping[str, str], flags: Mapping[str, str | Sequence[str]]
+) -> dict[str, str]:
+    """Return where the value of each option that is given comes from. `load` has accepted the same arguments."""
+    found = dict.fromkeys(_read_file(file) if file is not None else (), str(file))
+    for option in options():
+        if option.variable in environment:
+            found[option.name] = option.variable
+        if option.name in flags:
+            found[option.name] = option.flag
+    return found
+
+
 def _read_file(file: str) -> dict[str, Any]:
     """Return the values of a TOML file. Raises ConfigError."""
     try:

@@ -28,6 +28,8 @@ class View(NamedTuple):
     node: Node
     reason: str | None
     status: dict[str, Any] | None
+    is_stranger: bool = False
+    """Whether another node, or one of another cluster, answers at its URL; `reason` says which."""
 
 
 class _NotReached(OSError):
@@ -64,9 +66,22 @@ class Probe:
             code, body = self._get(node, "/v1/cluster")
             if code != HTTPStatus.OK:
                 return View(node, f"/v1/cluster: {_detail(body) or f'status {code}'}", None)
-            return View(node, reason, json.loads(body))
+            status = json.loads(body)
+            stranger = self._stranger(node, status)
+            return View(node, reason, status) if stranger is None else View(node, stranger, None, is_stranger=True)
         except (OSError, http.client.HTTPException, ValueError) as error:
             return View(node, str(error) or repr(error), None)
+
+    def _stranger(self, node: Node, status: dict[str, Any]) -> str | None:
+        """Return who answers in place of the node, None if it does. What it says must decide nothing here."""
+        wanted = (self._inventory.cluster.id, node.id)
+        found = (status.get("cluster_id", wanted[0]), status.get("node_id", wanted[1]))
+        if found == wanted:
+            return None
+        return (
+            f"node {found[1]} of the cluster {found[0]} answers at {node.url}, which is to be node {node.id} of "
+            f"{wanted[0]}; correct its url, or the id of the cluster, in {self._inventory.path.name}"
+        )
 
     def call(self, node: Node, method: str, path: str, body: Any = None) -> tuple[int, dict[str, Any]]:
         """Return status and answer of an administrative call of this node, at the first of its URLs that is reached.
@@ -210,7 +225,7 @@ def _why_not(counted: Sequence[View], views: Sequence[View]) -> str | None:
     """Return why the `counted` nodes are no healthy copies, or None. `views` has the leader, which may be another."""
     for view in counted:
         if view.reason is not None or view.status is None:
-            return f"node {view.node.id} is not ready: {view.reason}"
+            return f"node {view.node.id} ({view.node.host}) is not ready: {view.reason}"
         for alarm in view.status["alarms"]:
             if alarm["severity"] == "critical":
                 return f"node {view.node.id} has the alarm {alarm['code']}: {alarm['detail']}"

@@ -1,5 +1,6 @@
 """Agent of the deploying tool on a host: one request in, one answer out, both JSON. Its source is sent with each call,
-so the host needs nothing but Python >= 3.11.4; of this project it imports host_root.py alone, which is sent too.
+so the host needs nothing but Python >= 3.11.4; of this project it imports other host_ modules alone, which are sent,
+too.
 
 The first line of standard input is the request; what follows is the content of a file. Everything may be repeated. The
 running process itself says what runs (`/proc`), and no file that could be wrong does.
@@ -19,12 +20,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from deploy.rollout.host_releases import install, release_at, rollback, stay
 from deploy.rollout.host_root import (
     MARK,
+    POLL_S,
     AgentError,
     alone,
     digest,
     has_data,
+    hold,
     is_ours,
     own_environment,
     put,
@@ -34,8 +38,8 @@ from deploy.rollout.host_root import (
     running,
 )
 
-POLL_S = 0.05
 CONNECT_TIMEOUT_S = 3.0
+LOG = "keelmqd.log"
 LOG_BYTES_MAX = 1 << 20
 DRAINED = "drained"
 """File that says that the node was stopped on purpose, and is not to be started until `undrain`."""
@@ -70,11 +74,6 @@ def facts(root: Path, program: str, owner: str) -> dict[str, Any]:
         "pid": found[0] if found else 0,
         "command": found[1] if found else [],
     }
-
-
-def release_at(link: Path) -> str:
-    """Return the name of the release that a link of the root leads to, empty without one."""
-    return link.readlink().name if link.is_symlink() else ""
 
 
 def disk_defect(root: Path) -> dict[str, Any]:
@@ -144,7 +143,7 @@ def claim(root: Path, owner: str) -> dict[str, Any]:
     return {}
 
 
-def prepare(root: Path, owner: str, files: dict[str, str], program: str, config: str) -> dict[str, Any]:
+def prepare(root: Path, owner: str, files: dict[str, str], program: str, config: str, **how: bool) -> dict[str, Any]:
     """Claim the root, store the files (Base64, by name below it), and have keelmqd check the configuration among them:
     all in one call, because each one over ssh costs the time of a handshake.
     """
@@ -155,27 +154,29 @@ def prepare(root: Path, owner: str, files: dict[str, str], program: str, config:
         require_ours(root, owner)
         for name, content in files.items():
             put_bytes(root / name, base64.b64decode(content))
-        return check(program, str(root / config))
+        return check(program, str(root / config), **how)
 
 
-def check(program: str, config: str) -> dict[str, Any]:
-    """Have keelmqd check the configuration."""
-    command = [program, "--config", config, "--check-config"]
+def check(program: str, config: str, supervised: bool = False) -> dict[str, Any]:
+    """Have keelmqd check the configuration, and whether it can supervise a node if it has to."""
+    command = [program, *(["supervise"] if supervised else []), "--config", config, "--check-config"]
     done = subprocess.run(command, capture_output=True, text=True, env=own_environment())  # noqa: S603
     if done.returncode != 0:
         raise AgentError(f"keelmqd --check-config: {(done.stderr.strip() or done.returncode)}"[-2000:])
     return {}
 
 
-def start(root: Path, program: str, config: str, owner: str) -> dict[str, Any]:
-    """Start the node unless it runs."""
+def start(root: Path, program: str, config: str, owner: str, supervised: bool = False) -> dict[str, Any]:
+    """Start the node unless it runs, with a supervisor if it is to have one."""
     require_ours(root, owner)
     if running(root) is None:
+        path = root / LOG
+        supervisor = ["supervise", "--output", str(path)] if supervised else []
         # Its content is for whoever runs the node; an earlier version has made it for everybody.
-        with open(root / "keelmqd.log", "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as log:
+        with open(path, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as log:
             os.fchmod(log.fileno(), 0o600)
             subprocess.Popen(  # noqa: S603
-                [program, "--config", config],
+                [program, *supervisor, "--config", config],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -203,77 +204,14 @@ def stop(root: Path, timeout_s: float, owner: str) -> dict[str, Any]:
 
 
 def logs(root: Path, lines: int) -> dict[str, Any]:
-    """Return the last lines of the node's log."""
-    path = root / "keelmqd.log"
-    if not path.exists():
-        return {"lines": []}
-    with path.open("rb") as stream:
-        stream.seek(max(0, path.stat().st_size - LOG_BYTES_MAX))
-        return {"lines": stream.read().decode(errors="replace").splitlines()[-lines:]}
-
-
-def install(root: Path, archive: Path, name: str, owner: str) -> dict[str, Any]:
-    """Unpack the bundle, have it install itself into `releases/NAME`, and make it the current release."""
-    require_ours(root, owner)
-    release = root / "releases" / name
-    if not (release / "complete").exists():
-        unpacked = root / "releases" / f"{name}.unpacked"
-        for path in (unpacked, release):
-            shutil.rmtree(path, ignore_errors=True)
-        script = _unpack(archive, unpacked)
-        environment = {**own_environment(), "PYTHON": sys.executable}
-        command = ["/bin/sh", str(script), str(release)]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment)  # noqa: S603
-        if done.returncode != 0:
-            raise AgentError((done.stderr or done.stdout).strip()[-2000:])
-        (release / "complete").touch()
-        shutil.rmtree(unpacked)
-    archive.unlink(missing_ok=True)
-    current = root / "current"
-    if current.is_symlink() and current.readlink() != release:
-        point(root / "previous", current.readlink())
-    point(current, release)
-    return {}
-
-
-def _unpack(archive: Path, unpacked: Path) -> Path:
-    """Unpack the bundle and return its `install.sh`. Raises AgentError, with both gone, if it is no whole bundle."""
-    import gzip  # late, as other calls need none of them, and their start costs
-    import tarfile
-    import zlib
-
-    unpacked.mkdir(parents=True)
-    try:
-        shutil.unpack_archive(archive, unpacked, "gztar", filter="data")
-        (script,) = unpacked.glob("*/install.sh")
-    except (shutil.ReadError, tarfile.TarError, zlib.error, EOFError, ValueError, gzip.BadGzipFile) as error:
-        shutil.rmtree(unpacked)
-        archive.unlink()
-        raise AgentError(f"the file is no whole bundle of `make bundle` ({error}); build or copy it again") from None
-    return script
-
-
-def point(link: Path, target: Path) -> None:
-    """Make `link` point to `target`, at once."""
-    new = link.with_name(link.name + ".new")
-    new.unlink(missing_ok=True)
-    new.symlink_to(target)
-    new.rename(link)
-
-
-def rollback(root: Path, owner: str) -> dict[str, Any]:
-    """Make the release before the current one again, if there is one. A repetition finds none, and changes nothing."""
-    require_ours(root, owner)
-    if (root / "previous").is_symlink():
-        (root / "previous").rename(root / "current")
-    return {}
-
-
-def stay(root: Path, owner: str) -> dict[str, Any]:
-    """Forget the release from before, so that a rollback leaves the current one."""
-    require_ours(root, owner)
-    (root / "previous").unlink(missing_ok=True)
-    return {}
+    """Return the last lines of the node's log, which may begin in the file that was put aside."""
+    found: list[str] = []
+    for path in (root / LOG, root / f"{LOG}.1"):
+        if len(found) < lines and path.exists():
+            with path.open("rb") as stream:
+                stream.seek(max(0, path.stat().st_size - LOG_BYTES_MAX))
+                found = [*stream.read().decode(errors="replace").splitlines(), *found]
+    return {"lines": found[-lines:]}
 
 
 def drain(root: Path, owner: str, drained: bool) -> dict[str, Any]:
@@ -410,6 +348,7 @@ ACTIONS: dict[str, Callable[..., dict[str, Any]]] = {
     "hang_up": hang_up,
     "disk_defect": disk_defect,
     "listen": listen,
+    "hold": hold,
     "reach": reach,
     "version": version,
     "digest": digest,

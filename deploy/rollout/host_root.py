@@ -7,15 +7,23 @@ import contextlib
 import fcntl
 import hashlib
 import io
+import json
 import os
+import select
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 MARK = ".keelmq-deploy"
 """File that says that the tool made the directory which it is in."""
+POLL_S = 0.05
+BUSY = "busy"
+"""File with the name of the run of the tool that works on the cluster now, which has a lock on it."""
+BUSY_S_MAX = 5.0
+"""Time that a run which was killed has to be gone from its hosts, in seconds."""
 
 
 class AgentError(Exception):
@@ -23,8 +31,11 @@ class AgentError(Exception):
 
 
 def running(root: Path) -> tuple[int, list[str]] | None:
-    """Return process id and command line of the node whose configuration is below `root`, whoever started it."""
+    """Return process id and command line of the node whose configuration is below `root`, whoever started it: those of
+    its supervisor if it has one.
+    """
     begin = os.fsencode(root / "etc" / "keelmqd-")
+    supervised = None
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -34,9 +45,12 @@ def running(root: Path) -> tuple[int, list[str]] | None:
             parts = (entry / "cmdline").read_bytes().split(b"\0")[:-1]
         except OSError:
             continue  # it has ended
+        found = int(entry.name), [os.fsdecode(part) for part in parts]
         if len(parts) >= 2 and parts[-2] == b"--config" and parts[-1].startswith(begin):
-            return int(entry.name), [os.fsdecode(part) for part in parts]
-    return None
+            return found
+        if parts and parts[-1].startswith(b"--config=" + begin):
+            supervised = found  # its supervisor may have been killed
+    return supervised
 
 
 @contextlib.contextmanager
@@ -55,6 +69,41 @@ def alone(root: Path) -> Iterator[None]:
         finally:
             os.close(handle)
     yield
+
+
+def hold(root: Path, owner: str, who: str, silence_s: float, claims: bool) -> dict[str, Any]:
+    """Keep other runs of the tool out until standard input ends, or nothing comes for `silence_s` seconds: the machine
+    of the tool may be gone. Says so in a line of its own, or answers who works here. A root that the tool has not made
+    is held by nobody, unless this run makes it (`claims`).
+    """
+    if not is_ours(root, owner):
+        return {}
+    if not (root / MARK).exists():
+        if not claims:
+            return {}
+        put_bytes(root / MARK, owner.encode())
+    with open(root / BUSY, "a+", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+        deadline = time.monotonic() + BUSY_S_MAX
+        while not _is_locked(file.fileno()):
+            if time.monotonic() > deadline:
+                file.seek(0)
+                return {"busy": file.read().strip() or "unknown"}
+            time.sleep(POLL_S)
+        file.truncate(0)
+        file.write(f"{who}\n")
+        file.flush()
+        print(json.dumps({"held": True}), flush=True)
+        while select.select([0], [], [], silence_s)[0] and os.read(0, 4096):
+            pass
+    return {}
+
+
+def _is_locked(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def is_new(path: Path, name: str) -> bool:

@@ -51,6 +51,8 @@ class ClusterTable(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, fro
     """Path of a keelmqd that is on the hosts already; without it, a bundle has to be installed."""
     tls: Literal["", "peers", "all"] = ""
     """Whether `certs` makes certificates: for connections between nodes, or for those of clients too."""
+    supervised: bool = False
+    """Whether each node has a supervisor (`keelmqd supervise`), which starts it anew and limits its log."""
     python: str = "python3"
     token_file: str = ""
     ca_file: str = ""

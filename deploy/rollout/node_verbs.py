@@ -12,8 +12,10 @@ from typing import Any, Final
 from deploy.rollout.certificates import Certificates
 from deploy.rollout.health import POLL_S, Unhealthy, View, leader_of, why_not_whole, why_voters_not_whole
 from deploy.rollout.inventory import Node
+from deploy.rollout.reachability import named
 from deploy.rollout.rolling import Deployed, Unsafe, refuse_unless_safe, wait_whole
 from deploy.rollout.support_bundle import support_bundle
+from deploy.rollout.transport import HostError
 from deploy.rollout.verbs import Failed, Step, Verbs
 
 MEMBERS: Final = "/v1/cluster/members"
@@ -183,16 +185,46 @@ class NodeVerbs(Verbs):
         self._probe.wait(why_voters_not_whole, self._options.timeout_s)
 
     def remove(self) -> None:
-        """Make the named node no member any more, and stop it. Its data stays until its host is cleared."""
-        each = self._named()
+        """Make the named node no member any more, and stop it if its host is there. Its data stays until its host is
+        cleared.
+        """
+        node = self._named_node()
+        is_member = self._membership(node) is not None
+        each = self._unless_dead(node)
         steps = []
-        if self._membership(each.node) is not None:
-            steps.append(self._step(each, "leave the cluster", lambda: self._leave(each)))
-        if each.pid:
+        if is_member:
+            steps.append(Step(f"{named(node)}: leave the cluster", lambda: self._leave(node)))
+        if each is not None and each.pid:
             steps.append(self._step(each, "stop", each.stop))
         self._do(steps)
-        self._report.event(
-            f"next: take node {each.node.id} out of {self._inventory.path.name}; its id is not used again"
+        if each is None:
+            self._report.event(self._left_on(node), "problem")
+        self._report.event(f"next: take node {node.id} out of {self._inventory.path.name}; its id is not used again")
+
+    def _unless_dead(self, node: Node) -> Deployed | None:
+        """Return the node on its host, None if neither the host nor the node answers. Raises HostError when the node
+        does: it would go on, and nothing stop it.
+        """
+        try:
+            return Deployed(self._inventory, node)
+        except HostError as error:
+            if self._probe.view(node).status is not None:
+                raise HostError(
+                    node,
+                    f"the node answers at {node.url}, and its host cannot be entered to stop it: {error}; next: "
+                    f"mend the way to the host, or keelmq cluster remove-node {node.id}, and stop the node by hand",
+                ) from None
+            self._report.event(f"not reached, and taken as dead: {error}", "problem")
+            return None
+
+    def _left_on(self, node: Node) -> str:
+        """Return what a dead host still has, with the next step."""
+        keys = "the peer secret" if self._inventory.makes_secret else "its options"
+        keys += ", the key of its certificate" if self._inventory.cluster.tls else ""
+        return (
+            f"{named(node)}: left on the dead host, if its disk is not lost: {node.root} with the data (all messages "
+            f"until it died), {keys}, and the programs. A node that is started there again is refused by the others "
+            f"and idles. Next, if the host comes back: keelmq-deploy remove {node.id} stops it; then delete {node.root}"
         )
 
     def replace(self) -> None:
@@ -230,9 +262,9 @@ class NodeVerbs(Verbs):
             self._step(each, text, lambda: each.start(config)),
         ]
 
-    def _leave(self, each: Deployed) -> None:
-        self._refuse_unless_safe(each.node)
-        self._until_done(self._asking("DELETE", f"{MEMBERS}/{each.node.id}"))
+    def _leave(self, node: Node) -> None:
+        self._refuse_unless_safe(node)
+        self._until_done(self._asking("DELETE", f"{MEMBERS}/{node.id}"))
 
     def _membership(self, node: Node) -> str | None:
         """Return what the leader says that the node is. Raises Unsafe without a leader, which alone can change it."""
@@ -295,7 +327,9 @@ class NodeVerbs(Verbs):
     # --- certificates and support ----------------------------------------------------------------------------------
 
     def certs(self) -> None:
-        """Make what is missing of authority and certificates, or renew these, and bring them to the hosts."""
+        """Make what is missing of authority and certificates, or renew these, and bring them to the hosts that are
+        reached: a dead one is no reason for the others to expire.
+        """
         if not self._inventory.cluster.tls:
             raise Failed('certs needs tls = "peers" or "all" in [cluster] of the inventory')
         certificates = Certificates(self._inventory)
@@ -303,7 +337,8 @@ class NodeVerbs(Verbs):
         if not certificates.has_authority:
             steps.append(Step(f"make an authority in {certificates.directory}", certificates.make_authority))
         bring = []
-        for each in self._all():
+        reached, missing = self._reached()
+        for each in reached:
             is_there = certificates.has(each.node)
             makes = self._options.renew or not is_there
             if makes:
@@ -315,6 +350,18 @@ class NodeVerbs(Verbs):
                 bring.append(self._step(each, "bring what differs, and have it read", act))
         steps += bring
         self._do(steps)
+        if missing:
+            raise Failed("\n".join(missing))
+
+    def _reached(self) -> tuple[list[Deployed], list[str]]:
+        """Return the nodes whose hosts are reached, and why the others are not."""
+        reached, missing = [], []
+        for node in self._inventory.nodes:
+            try:
+                reached.append(Deployed(self._inventory, node))
+            except HostError as error:
+                missing.append(str(error))
+        return reached, missing
 
     def _bring_and_reload(self, each: Deployed) -> None:
         each.host.claim()

@@ -7,7 +7,7 @@ none of those that ran at the beginning. These are noted beside the inventory un
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from deploy.rollout.health import Probe, Unhealthy, View, leader_of, why_not_whole, why_not_without
@@ -36,6 +36,7 @@ class Deployed:
         """Ask the host. Raises HostError."""
         self.node = node
         self.host = Host(inventory, node)
+        self._supervised = inventory.cluster.supervised
         self.facts = self.host.facts()
 
     @property
@@ -60,8 +61,12 @@ class Deployed:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether the running process is of the wanted program and configuration, that for joining included."""
+        """Whether the running process is of the wanted program and configuration, that for joining included, and has a
+        supervisor if it is to have one.
+        """
         command = self.facts["command"]
+        if ("supervise" in command) != self._supervised:
+            return False
         wanted = [self.config_path(each) for each in (self.node.config, *self.node.joining_configs)]
         return bool(command) and command[-1] in wanted and self.program in command[:-2]
 
@@ -101,8 +106,21 @@ def refuse_unless_safe(probe: Probe, node: Node, timeout_s: float) -> None:
         raise Unsafe(f"node {node.id} is not stopped: {error}") from None
 
 
-def wait_whole(probe: Probe, timeout_s: float) -> None:
-    probe.wait(why_not_whole, timeout_s)
+def wait_whole(probe: Probe, timeout_s: float, look: Callable[[Sequence[View]], None] = lambda _: None) -> None:
+    """Return once all nodes are healthy. `look` is shown the answers meanwhile. Raises Unhealthy with the reason and
+    the next step.
+    """
+
+    def why_not(views: Sequence[View]) -> str | None:
+        reason = why_not_whole(views)
+        if reason is not None:
+            look(views)
+        return reason
+
+    try:
+        probe.wait(why_not, timeout_s)
+    except Unhealthy as error:
+        raise Unhealthy(f"{error}; next: keelmq-deploy logs") from None
 
 
 def begin_restart(inventory: Inventory, nodes: list[Deployed]) -> tuple[set[str], bool]:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from deploy.rollout.inventory import Inventory, Node
 
-AGENT: Final = ("host_root", "host_agent")
+AGENT: Final = ("host_root", "host_releases", "host_agent")
 """The modules that run on a host, each after those that it imports."""
 PRELUDE: Final = """import json, sys
 if sys.version_info < (3, 11, 4):
@@ -60,6 +60,7 @@ class Host:
     def __init__(self, inventory: Inventory, node: Node) -> None:
         self.node = node
         self._program = inventory.cluster.program
+        self._supervised = inventory.cluster.supervised
         self._owner = f"node {node.id} of the cluster {inventory.cluster.id}\n"
         source = agent_source()
         if node.ssh:
@@ -81,7 +82,7 @@ class Host:
         """Claim the node's root, store the files below it, and have keelmqd check the configuration among them."""
         encoded = {name: base64.b64encode(content).decode() for name, content in files.items()}
         given: dict[str, Any] = {"root": self.node.root, "owner": self._owner, "files": encoded}
-        self._call("prepare", **given, program=program, config=config)
+        self._call("prepare", **given, program=program, config=config, supervised=self._supervised)
 
     def put(self, name: str, content: bytes, mode: int = 0o600) -> str:
         """Store the file below the node's root and return its path."""
@@ -120,7 +121,8 @@ class Host:
         return True
 
     def start(self, program: str, config: str) -> None:
-        self._call("start", root=self.node.root, program=program, config=config, owner=self._owner)
+        given: dict[str, Any] = {"root": self.node.root, "owner": self._owner, "supervised": self._supervised}
+        self._call("start", **given, program=program, config=config)
 
     def stop(self, timeout_s: float) -> None:
         self._call("stop", root=self.node.root, timeout_s=timeout_s, owner=self._owner)
@@ -150,6 +152,21 @@ class Host:
         """Return the hosts and ports that cannot be reached from here, each with the reason."""
         refused: list[list[Any]] = self._call("reach", targets=targets)["refused"]
         return refused
+
+    def begin_hold(self, who: str, silence_s: float, *, claims: bool = False) -> subprocess.Popen[bytes]:
+        """Begin to keep other runs out of the host, until standard input of the process ends, or nothing comes there
+        for `silence_s`. Its first line says whether that worked. With `claims` the node's root is made for it.
+        """
+        how: dict[str, Any] = {"who": who, "silence_s": silence_s, "claims": claims}
+        arguments = {"root": self.node.root, "owner": self._owner, **how}
+        request = json.dumps({"action": "hold", "arguments": arguments}).encode() + b"\n"
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(self._command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)  # noqa: S603
+        if process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):  # it has ended: its output says why
+                process.stdin.write(request)
+                process.stdin.flush()
+        return process
 
     @contextlib.contextmanager
     def listening(self, ports: list[int]) -> Iterator[None]:

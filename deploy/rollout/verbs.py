@@ -8,16 +8,19 @@ import fcntl
 import hashlib
 import os
 import secrets
-from collections.abc import Callable, Iterator
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from deploy.reporting.report import Report
 from deploy.rollout.certificates import CertificateError
-from deploy.rollout.health import Probe, ServedElsewhere, Unhealthy, leader_of, memberships, why_not_whole
+from deploy.rollout.health import Probe, ServedElsewhere, Unhealthy, View, leader_of, memberships, why_not_whole
+from deploy.rollout.holding import held
 from deploy.rollout.inventory import SECRET_END, Inventory
 from deploy.rollout.preflight import defects_of
-from deploy.rollout.reachability import Obstacle, obstacles
+from deploy.rollout.reachability import Obstacle, named, obstacles
 from deploy.rollout.rolling import (
     HOST_SECRET,
     NOTE_END,
@@ -30,13 +33,16 @@ from deploy.rollout.rolling import (
     refuse_unless_safe,
     wait_whole,
 )
-from deploy.rollout.transport import HostError
+from deploy.rollout.transport import Host, HostError
 
 BUNDLE_NAME_CHARACTERS: Final = 12
 READING: Final = ("preflight", "status", "logs", "bundle", "backup", "wait", "spare", "leads")
 """Verbs that change nothing on the hosts: any number at a time, beside one of the others."""
 
-
+MAKES_ROOTS: Final = ("bootstrap", "restore")
+"""Verbs that begin a cluster on bare hosts. Two of them at a time would each bring a secret of its own."""
+LOOK_EVERY_S: Final = 3.0
+"""Time between two looks at the process of a node that does not answer."""
 LOOKS_ITSELF: Final = ("preflight", "render")
 """Verbs that look themselves whether nodes are reached, or touch none."""
 WAITS_FOR_ALL: Final = ("bootstrap", "restart", "upgrade", "rollback", "undrain", "add", "replace", "restore", "wait")
@@ -72,12 +78,34 @@ class Verbs:
         verb: str = self._options.verb
         act: Callable[[], None] = getattr(self, verb)
         if verb not in LOOKS_ITSELF:
+            self._refuse_strangers()
             self._name_obstacles()
         if verb in READING or self._options.dry_run:
             act()
             return
-        with self._alone():
+        with self._alone(), held(self._held_hosts(), self._who(), claims=verb in MAKES_ROOTS):
             act()
+
+    def _held_hosts(self) -> list[Host]:
+        """Return the hosts that this run keeps others out of. `add` takes no node away, and enters no other host."""
+        verb, nodes = self._options.verb, self._inventory.nodes
+        if verb in LOOKS_ITSELF:
+            return []
+        return [Host(self._inventory, node) for node in nodes if verb != "add" or node.id == self._options.node]
+
+    def _who(self) -> str:
+        """Return how other runs name this one."""
+        user = os.environ.get("USER") or os.getuid()
+        return f"{self._options.verb}, by {user} at {socket.gethostname()}, process {os.getpid()}"
+
+    def _refuse_strangers(self) -> None:
+        """Raise Failed if the verb goes by what nodes say, and others than those of the inventory answer."""
+        if self._options.verb in (*WAITS_FOR_ALL, *ASKS_LEADER, "backup") and (found := self._strangers()):
+            raise Failed("\n".join(found))
+
+    def _strangers(self) -> list[str]:
+        views = self._probe.views()
+        return [f"{named(view.node)}: {view.reason}" for view in views if view.is_stranger]
 
     def _name_obstacles(self) -> None:
         """Name the nodes of which this machine reaches one listener and not the other. Raises Failed when the verb
@@ -106,7 +134,7 @@ class Verbs:
 
     def preflight(self) -> None:
         """Look at every host, change nothing, and name all defects."""
-        defects = defects_of(self._inventory)
+        defects = [*defects_of(self._inventory), *self._strangers()]
         for node in self._inventory.nodes:
             self._report.event(f"node {node.id} ({node.host}): looked at")
         for defect in defects:
@@ -161,9 +189,17 @@ class Verbs:
             raise Failed(f"{reason}; next: keelmq-deploy logs")
 
     def logs(self) -> None:
+        missing = []
         for node in self._inventory.nodes:
-            for line in Deployed(self._inventory, node).host.logs(self._options.lines):
+            try:
+                lines = Host(self._inventory, node).logs(self._options.lines)
+            except HostError as error:
+                missing.append(str(error))
+                continue
+            for line in lines:
                 self._report.text(f"node {node.id}  {line}")
+        if missing:  # after what there is: a dead host is when logs are wanted
+            raise Failed("\n".join(missing))
 
     def destroy(self) -> None:
         """Stop all nodes and remove everything of them, data included."""
@@ -203,7 +239,7 @@ class Verbs:
             refuse_unless_safe(self._probe, each.node, self._options.timeout_s)
         each.stop()
         each.start()
-        wait_whole(self._probe, self._options.timeout_s)
+        self._wait_whole()
 
     def _all(self) -> list[Deployed]:
         return [Deployed(self._inventory, node) for node in self._inventory.nodes]
@@ -233,7 +269,26 @@ class Verbs:
         return Step(f"node {each.node.id} ({each.node.host}): {text}", act)
 
     def _wait_step(self) -> Step:
-        return Step("wait until all nodes are healthy", lambda: wait_whole(self._probe, self._options.timeout_s))
+        return Step("wait until all nodes are healthy", self._wait_whole)
+
+    def _wait_whole(self) -> None:
+        """Wait for nodes that the tool runs. Raises Failed at once for one whose process has ended: none comes back by
+        itself, and its last line says why.
+        """
+        looked_s = dict.fromkeys((node.id for node in self._inventory.nodes), time.monotonic())
+
+        def look(views: Sequence[View]) -> None:
+            for view in views:
+                if view.status is not None or time.monotonic() - looked_s[view.node.id] < LOOK_EVERY_S:
+                    continue
+                looked_s[view.node.id] = time.monotonic()
+                with contextlib.suppress(HostError):
+                    each = Deployed(self._inventory, view.node)
+                    if not each.pid:
+                        said = (each.host.logs(1) or ["nothing"])[0]
+                        raise Failed(f"{named(view.node)} has ended; it said: {said}; next: keelmq-deploy logs")
+
+        wait_whole(self._probe, self._options.timeout_s, look)
 
     def _plan(self, steps: list[Step]) -> None:
         self._report.text("plan:" if steps else "plan: nothing is left to do", "step")

@@ -27,7 +27,8 @@ class Verbs(Trial):
         begun_s = time.monotonic()
         await self._done("bootstrap", "--bundle", str(self._bundles.present))
         before = deployment.pids()
-        async with load(deployment) as acknowledged:
+        took_s: list[float] = []
+        async with load(deployment, took_s) as acknowledged:
             while not acknowledged:
                 await asyncio.sleep(0.01)
             served_s = time.monotonic() - begun_s
@@ -44,7 +45,15 @@ class Verbs(Trial):
             await self._done("replace", str(number), "--bundle", str(self._bundles.present))
         await self._done("status")
         await self._destroy()
-        return {"served_s": round(served_s, 1), "acknowledged": len(acknowledged), "failed_calls": 0, "lost": 0}
+        took_s.sort()
+        return {
+            "served_s": round(served_s, 1),
+            "acknowledged": len(acknowledged),
+            "failed_calls": 0,
+            "lost": 0,
+            "p99_ms": round(1_000 * took_s[len(took_s) * 99 // 100], 1),
+            "slowest_ms": round(1_000 * took_s[-1], 1),
+        }
 
     async def _closed_port(self) -> None:
         network = self._hosts.network

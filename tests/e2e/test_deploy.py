@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -117,16 +118,19 @@ def deployment(tmp_path: Path, keelmqd: str) -> Iterator[Deployment]:
 
 
 @asynccontextmanager
-async def load(deployment: Deployment) -> AsyncIterator[list[int]]:
-    """Send one message after the other within the block. The list has the number of each acknowledged one; any error of
-    a call fails the test at the end of the block.
+async def load(deployment: Deployment, took_s: list[float] | None = None) -> AsyncIterator[list[int]]:
+    """Send one message after the other within the block. The list has the number of each acknowledged one, and `took_s`
+    gets the seconds of each call; any error of a call fails the test at the end of the block.
     """
     over, acknowledged = asyncio.Event(), list[int]()
+    durations_s = [] if took_s is None else took_s
 
     async def send(producer: Producer) -> None:
         while not over.is_set():
             number = len(acknowledged)
+            begun_s = time.monotonic()
             await producer.send("load", str(number).encode(), message_id=f"load-{number}")
+            durations_s.append(time.monotonic() - begun_s)
             acknowledged.append(number)
 
     connection = Connection(list(deployment.urls.values()))

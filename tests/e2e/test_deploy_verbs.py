@@ -18,7 +18,7 @@ import pytest
 
 from deploy.local_nodes import free_ports
 from deploy.reporting.result import result_of
-from deploy.rollout.host_agent import point
+from deploy.rollout.host_releases import point
 from deploy.rollout.host_root import running
 from deploy.rollout.support_bundle import REDACTED, redacted
 from tests.e2e.cluster_process import wait_for
@@ -180,6 +180,59 @@ def test_a_node_is_added_and_removed(deployment: Deployment) -> None:
         assert len(members(deployment)) == 3
     finally:
         os.kill(before[3], signal.SIGCONT)
+
+
+def child_of(pid: int) -> int:
+    """Return the node that the supervisor runs, 0 while it runs none."""
+    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(found[0]) if found else 0
+
+
+def test_a_supervised_node_is_started_again(tmp_path: Path) -> None:
+    deployment = Deployment(tmp_path)
+    try:
+        deployment.done("bootstrap")
+        plain = deployment.pids()
+        deployment.cluster["supervised"] = True
+        deployment.write()
+        deployment.done("upgrade")
+        before = deployment.pids()
+        assert not set(before.values()) & set(plain.values())
+        deployment.done("upgrade")
+        assert deployment.pids() == before, "supervised nodes are what is wanted"
+        nodes = {number: child_of(pid) for number, pid in before.items()}
+        os.kill(nodes[2], signal.SIGKILL)
+        wait_for(lambda: child_of(before[2]) not in (0, nodes[2]), "the supervisor to start node 2 again")
+        deployment.done("wait")
+        assert deployment.pids() == before
+        assert "the node has ended with signal SIGKILL: it is started again" in deployment.done("logs")
+        # A node whose supervisor was killed goes on, and the tool gives it another one.
+        os.kill(before[3], signal.SIGKILL)
+        wait_for(lambda: deployment.pids()[3] == nodes[3], "the supervisor to be gone")
+        deployment.done("upgrade")
+        after = deployment.pids()
+        assert child_of(after[3]) not in (0, nodes[3])
+        assert {number: after[number] for number in (1, 2)} == {number: before[number] for number in (1, 2)}
+        deployment.done("restart")
+        deployment.done("destroy", "--yes", "e2e")
+        assert deployment.pids() == {}
+    finally:
+        deployment.end()
+
+
+def test_a_node_of_a_dead_host_is_removed(deployment: Deployment) -> None:
+    deployment.done("bootstrap")
+    victim = max(number for number in (1, 2, 3) if number != deployment.leader())
+    wipe(deployment, victim)
+    # ssh refuses this destination before it connects.
+    deployment.hosts, deployment.cluster["ssh_options"] = {victim: "root@127.0.0.1"}, ["-o", "Port=0"]
+    deployment.write()
+    assert result(deployment, "remove", str(victim), "--dry-run")["steps"] == 1
+    output = deployment.done("remove", str(victim))
+    assert f"left on the dead host, if its disk is not lost: {deployment.root(victim)}" in output
+    del deployment.urls[victim]
+    deployment.write()
+    deployment.done("status")
 
 
 def test_certificates_are_made_renewed_and_read_again(deployment: Deployment) -> None:

@@ -7,7 +7,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from keelmq.cli import contexts, lazy, output
-from keelmq.version import VERSION
+from keelmq.version import COMMIT, VERSION
 
 SUMMARIES: Final = {
     "operations.doctor": "Examine the cluster: ask every node twice, and print what is wrong, by which evidence, and "
@@ -57,7 +57,7 @@ app = typer.Typer(
 
 def _show_version(value: bool) -> None:
     if value:
-        print(f"keelmq {VERSION}")
+        print(f"keelmq {VERSION}" + (f", commit {COMMIT}" if COMMIT else ""))
         raise typer.Exit
 
 

@@ -6,7 +6,7 @@ anywhere is run again.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from deploy.lock_files import ROOT
@@ -221,7 +221,7 @@ def _start() -> list[dict[str, Any]]:
             "changed_when": False,
             "failed_when": False,
         },
-        _include("Start it", "tasks/apply.yml", when=stands),
+        _include("Start it", "tasks/apply.yml", when=stands, variables={"keelmq_begins": True}),
         _tool("Wait until all nodes are healthy", ["wait"]),
         _note_running(stands),
     ]
@@ -250,8 +250,9 @@ def _apply() -> list[dict[str, Any]]:
                 "state": "restarted",
                 "enabled": True,
                 "daemon_reload": True,
-                # A node that begins a cluster is up when the others are.
-                "no_block": True,
+                # A node that begins a cluster is up when the others are. One of a cluster is waited for: the tool
+                # would still see the former process, and the note say that the new one runs.
+                "no_block": "{{ keelmq_begins | default(false) }}",
             },
         },
     ]
@@ -290,8 +291,11 @@ def _directory(what: str, path: str, mode: str, owner: str) -> dict[str, Any]:
     return {"name": f"Make the directory of {what}", "ansible.builtin.file": values}
 
 
-def _include(name: str, file: str, *, when: str = "") -> dict[str, Any]:
-    return {"name": name, "ansible.builtin.include_tasks": {"file": file}} | ({"when": when} if when else {})
+def _include(name: str, file: str, *, when: str = "", variables: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    more = {"when": when} if when else {}
+    return {"name": name, "ansible.builtin.include_tasks": {"file": file}, **more} | (
+        {"vars": dict(variables)} if variables else {}
+    )
 
 
 def _tool(name: str, verb: list[str], *, register: str = "", codes: str = "", when: str = "") -> dict[str, Any]:

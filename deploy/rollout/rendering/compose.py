@@ -12,6 +12,8 @@ from deploy.rollout.rendering.parts import Parts
 
 ETC: Final = "/run/secrets"
 START_S: Final = 600
+LOG_SIZE: Final = "64m"
+LOG_FILES: Final = 5
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _COMMENT: Final = """\
 KeelMQ cluster {id}: written by `keelmq-deploy render compose`, which replaces this directory. docs/containers.md
@@ -63,6 +65,8 @@ def _service(inventory: Inventory, parts: Parts, name: str, user: str) -> dict[s
         "cpus": containers.cpus,
         "mem_limit": containers.memory_bytes,
         "restart": "unless-stopped",
+        # Without limits this driver, which is the default, keeps every line for ever.
+        "logging": {"driver": "json-file", "options": {"max-size": LOG_SIZE, "max-file": str(LOG_FILES)}},
         "stop_signal": "SIGTERM",
         "stop_grace_period": f"{STOP_S}s",
         "healthcheck": {

@@ -328,6 +328,25 @@ def test_an_unknown_unit_is_told_with_those_that_are_known() -> None:
         load(None, {}, {"heartbeat_ms": "1w"})
 
 
+def test_every_option_is_shown_with_the_source_that_wins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(tmp_path, 'cluster_id = "shop"\nheartbeat_ms = 50\nmax_connections = 9\n')
+    monkeypatch.setenv("KEELMQ_HEARTBEAT_MS", "60")
+    monkeypatch.setenv("KEELMQ_NODE_ID", "3")
+    assert main(["--config", file, "--node-id", "4", "--show-config"]) == ExitCode.STOPPED
+    shown = capsys.readouterr().out.splitlines()
+    assert [line.partition(" ")[0] for line in shown] == [option.name for option in options()]
+    for line in (
+        f'cluster_id = "shop"  # {file}',
+        "heartbeat_ms = 60  # KEELMQ_HEARTBEAT_MS",
+        f"max_connections = 9  # {file}",
+        "node_id = 4  # --node-id",
+        "election_timeout_ms = 1000  # default",
+    ):
+        assert line in shown
+
+
 def test_defaults_are_valid() -> None:
     assert load(None, {}, {}) == NodeConfig()
 

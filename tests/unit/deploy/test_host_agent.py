@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.rollout import host_agent
+from deploy.rollout import host_agent, host_releases
 from deploy.rollout.host_agent import note_restore, restore_note, set_aside
 from deploy.rollout.host_root import MARK, AgentError, is_ours
 from deploy.rollout.transport import agent_source
@@ -94,9 +94,35 @@ def test_a_file_that_is_no_whole_bundle_is_called_so(root: Path, tmp_path: Path)
         archive_path.parent.mkdir(exist_ok=True)
         archive_path.write_bytes(content)
         with pytest.raises(AgentError, match="is no whole bundle"):
-            host_agent.install(root, archive_path, "a", OWNER)
+            host_releases.install(root, archive_path, "a", OWNER)
         assert list(archive_path.parent.iterdir()) == [], "it takes no room either"
     assert not (root / "current").is_symlink()
+
+
+def test_old_releases_make_room(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that runs stays, however many were installed since: a node imports of it later, too."""
+    (tmp_path / "keelmq").mkdir()
+    (tmp_path / "keelmq" / "install.sh").write_text('mkdir -p "$1/bin"; : > "$1/bin/keelmqd"\n')
+
+    def install(name: str) -> set[str]:
+        archive = root / "releases" / f"{name}.tar.gz"
+        archive.parent.mkdir(exist_ok=True)
+        with tarfile.open(archive, "w:gz") as made:
+            made.add(tmp_path / "keelmq", "keelmq")
+        host_releases.install(root, archive, name, OWNER)
+        return {path.name for path in (root / "releases").iterdir()}
+
+    assert install("a") == {"a"}
+    command = ["python", f"{root}/releases/a/bin/keelmqd", "--config", f"{root}/etc/keelmqd-1.toml"]
+    monkeypatch.setattr(host_releases, "running", lambda _: (4711, command))
+    (root / "releases" / "b.unpacked").mkdir()
+    (root / "releases" / "left.tar.gz").touch()
+    assert install("b") == {"a", "b"}
+    assert install("c") == {"a", "b", "c"}
+    assert install("d") == {"a", "c", "d"}
+    monkeypatch.setattr(host_releases, "running", lambda _: None)
+    assert install("d") == {"c", "d"}
+    assert host_releases.release_at(root / "previous") == "c"
 
 
 def test_a_file_that_does_not_arrive_whole_leaves_nothing(tmp_path: Path) -> None:

@@ -3,11 +3,13 @@
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Final
 
 import pytest
 
 from deploy.deb import debian_version
+from deploy.dist import VERSION_FILES, commit, note_commit
 from deploy.image import CONTAINERFILE, PINNED
 from deploy.rollout.rendering.image import AGENT, CONFIG, DATA, DATA_ROOT, USER
 from tests.patience import PATIENCE_S
@@ -52,3 +54,16 @@ def test_a_base_without_its_digest_is_refused(base: str) -> None:
 )
 def test_pre_releases_come_before_their_release(version: str, debian: str) -> None:
     assert debian_version(version) == debian
+
+
+@pytest.mark.parametrize("name", VERSION_FILES)
+def test_packages_say_which_commit_they_are_of(tmp_path: Path, name: str) -> None:
+    copy = tmp_path / "version.py"
+    copy.write_text((REPOSITORY / name).read_text())
+    note_commit(copy, "0123456789ab", 7)
+    found: dict[str, str] = {}
+    exec(copy.read_text(), found)
+    assert found["COMMIT"] == "0123456789ab"
+    assert copy.stat().st_mtime == 7
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True).stdout
+    assert head.startswith(commit().removesuffix("+changes"))

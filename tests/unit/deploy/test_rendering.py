@@ -209,6 +209,7 @@ class TestCompose:
             assert service["cap_drop"] == ["ALL"]
             assert service["user"] == "10001:10001"
             assert service["stop_grace_period"] == "60s"
+            assert service["logging"] == {"driver": "json-file", "options": {"max-size": "64m", "max-file": "5"}}
             assert service["healthcheck"]["test"][0] == "CMD"
             config = tomllib.loads(files[f"config/{name}.toml"].content.decode())
             assert name == f"node-{config['node_id']}"
@@ -324,6 +325,18 @@ class TestAnsible:
         assert verbs == ["spare", "wait"]
         (restart,) = (number for number, each in enumerate(steps) if "ansible.builtin.include_tasks" in each)
         assert steps[restart - 1]["ansible.builtin.command"]["argv"][1] == "spare"
+
+    def test_a_restart_is_waited_for_and_a_first_start_is_not(self, tmp_path: Path) -> None:
+        """Nodes that begin a cluster are up when the others are. The note of what runs comes after a restart."""
+        files = self.files(tmp_path, self.text().replace("HOST", "10.0.0.1", 1).replace("HOST", "10.0.0.2", 1))
+        (restart,) = (each for each in yaml.safe_load(files["tasks/apply.yml"].content) if "restart" in str(each))
+        assert restart["ansible.builtin.systemd"]["no_block"] == "{{ keelmq_begins | default(false) }}"
+        starts = yaml.safe_load(files["site.yml"].content)[1]["tasks"]
+        rolls = yaml.safe_load(files["tasks/roll.yml"].content)
+        begins = [
+            [each.get("vars") for each in steps if "ansible.builtin.include_tasks" in each] for steps in (starts, rolls)
+        ]
+        assert begins == [[{"keelmq_begins": True}], [None]]
 
     def test_nodes_of_one_host_are_refused(self, tmp_path: Path) -> None:
         with pytest.raises(RenderError, match="two nodes are on one host"):

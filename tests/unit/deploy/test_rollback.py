@@ -9,7 +9,7 @@ import pytest
 
 from deploy.local_nodes import free_ports
 from deploy.rollout import __main__
-from deploy.rollout.host_agent import point, release_at
+from deploy.rollout.host_releases import point, release_at
 from deploy.rollout.host_root import MARK
 from deploy.rollout.rolling import Deployed
 from deploy.rollout.verbs import Verbs

@@ -1,0 +1,139 @@
+"""Two runs of `keelmq-deploy` on one cluster from different machines: the second one is refused, and told by whom."""
+
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.rollout import __main__, holding, host_root
+from deploy.rollout.holding import held
+from deploy.rollout.host_root import MARK
+from deploy.rollout.inventory import read_inventory
+from deploy.rollout.transport import Host, HostError, agent_source
+from deploy.rollout.verbs import Verbs
+from tests.e2e.cluster_process import wait_for
+from tests.unit.deploy.stand_ins import Cluster
+
+OWNER = "node {} of the cluster shop\n"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster()
+    for number in (1, 2):  # node 3 has no root yet
+        (tmp_path / "hosts" / f"node{number}").mkdir(parents=True)
+        (tmp_path / "hosts" / f"node{number}" / MARK).write_text(OWNER.format(number))
+    made.inventory(tmp_path)
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def hosts(cluster: Cluster, tmp_path: Path) -> list[Host]:
+    inventory = read_inventory(tmp_path / "cluster.toml")
+    return [Host(inventory, node) for node in inventory.nodes]
+
+
+@pytest.fixture
+def never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent gives a killed run no time."""
+    source = agent_source().replace(f"BUSY_S_MAX = {host_root.BUSY_S_MAX}", "BUSY_S_MAX = 0.0")
+    assert source != agent_source()
+    monkeypatch.setattr("deploy.rollout.transport.agent_source", lambda: source)
+
+
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run the tool on another machine: its inventory is a copy in another directory."""
+    (tmp_path / "elsewhere").mkdir()
+
+    def run_verb(*arguments: str) -> tuple[int, str]:
+        copy = tmp_path / "elsewhere" / "cluster.toml"
+        copy.write_text((tmp_path / "cluster.toml").read_text())
+        monkeypatch.setattr(sys, "argv", ["keelmq-deploy", *arguments, "-i", str(copy)])
+        code = __main__.main()
+        captured = capsys.readouterr()
+        return code, captured.out + captured.err
+
+    return run_verb
+
+
+@pytest.mark.usefixtures("never_waits")
+def test_a_second_run_is_refused_and_told_by_whom(
+    cluster: Cluster, hosts: list[Host], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Verbs, "restart", lambda _: None)
+    with held(hosts, "upgrade, by anna at ops-1"):
+        for host in hosts[:2]:
+            host.facts()  # calls of the run itself go on
+        code, said = run("restart")
+        assert code == 1
+        assert "node 1 (this machine): another keelmq-deploy works on this cluster: upgrade, by anna at ops-1" in said
+        assert run("status")[0] == 0, "looking is always allowed"
+        assert run("restart", "--dry-run")[0] == 0
+    assert run("restart")[0] == 0
+
+
+@pytest.mark.usefixtures("never_waits")
+def test_hosts_that_were_held_are_free_after_a_refusal(hosts: list[Host]) -> None:
+    second = hosts[1].begin_hold("upgrade, by anna at ops-1", 60.0)
+    with second:
+        assert second.stdout is not None
+        assert json.loads(second.stdout.readline()) == {"held": True}
+        with pytest.raises(HostError, match=r"node 2 .* upgrade, by anna at ops-1"), held(hosts, "restart"):
+            pass
+    with held(hosts, "restart"):
+        pass
+
+
+@pytest.mark.usefixtures("never_waits")
+def test_bare_hosts_are_held_by_what_begins_a_cluster(hosts: list[Host], tmp_path: Path) -> None:
+    """Two of these at a time would each bring a peer secret of its own."""
+    bare = tmp_path / "hosts" / "node3"
+    with held(hosts[2:], "restart"):
+        assert not bare.exists()
+    with (
+        held(hosts[2:], "bootstrap, by anna at ops-1", claims=True),
+        pytest.raises(HostError, match=r"node 3 .* bootstrap, by anna at ops-1"),
+        held(hosts[2:], "bootstrap", claims=True),
+    ):
+        pass
+    assert (bare / MARK).read_text() == OWNER.format(3)
+    (tmp_path / "hosts" / "node2" / MARK).unlink()
+    (tmp_path / "hosts" / "node2" / "letters").touch()
+    with held(hosts[1:2], "bootstrap", claims=True):
+        assert not (tmp_path / "hosts" / "node2" / MARK).exists(), "what somebody else made stays"
+
+
+def test_a_run_that_is_gone_holds_nothing(hosts: list[Host], tmp_path: Path) -> None:
+    """A machine without a network tells no host that its run ended."""
+    silent = hosts[0].begin_hold("upgrade, by anna at ops-1", 0.01)
+    with silent, held(hosts, "restart"):
+        wait_for(lambda: silent.poll() is not None, "the silent run to be given up")
+        assert (tmp_path / "hosts" / "node1" / host_root.BUSY).read_text() == "restart\n"
+
+
+def test_a_run_shows_signs_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holding, "SIGN_EVERY_S", 0.0)
+    over, pipe = threading.Event(), subprocess.PIPE
+    ended = subprocess.Popen(["true"], stdin=pipe)
+    with (
+        contextlib.suppress(BrokenPipeError),
+        ended,
+        subprocess.Popen(["head", "-n", "3"], stdin=pipe, stdout=pipe) as living,
+    ):
+        ended.wait()
+        signs = threading.Thread(target=holding._show_life, args=([ended, living], over))
+        signs.start()
+        assert living.stdout is not None
+        assert living.stdout.read() == b"\n\n\n"
+        over.set()
+        signs.join()
