@@ -205,7 +205,11 @@ class MemoryDatabase:
         return copy
 
     def property_int_value(self, name: str) -> int:
-        return {"rocksdb.estimate-num-keys": len(self._keys), "rocksdb.num-immutable-mem-table": 0}[name]
+        return {
+            "rocksdb.estimate-num-keys": len(self._keys),
+            "rocksdb.num-immutable-mem-table": 0,
+            "rocksdb.is-write-stopped": 0,
+        }[name]
 
     def write(self, batch: MemoryBatch, options: object) -> None:
         self._writes += 1
