@@ -119,3 +119,11 @@ async def test_an_interrupt_of_a_backup_that_is_complete_is_ignored(succeeds: bo
     with contextlib.suppress(asyncio.CancelledError):
         await copying
     assert copying.cancelled() != succeeds
+
+
+def test_two_backups_of_one_second_have_different_names() -> None:
+    """The second one, of the same entry, failed at its very end: a tool that is killed and run again makes both."""
+    first = msgspec.structs.replace(BEGUN, created_ms=1_777_885_964_305)
+    second = msgspec.structs.replace(first, created_ms=first.created_ms + 1)
+    assert backup._name_of(first) == "shop-7-20260504T091244305Z.backup"
+    assert backup._name_of(second) == "shop-7-20260504T091244306Z.backup"

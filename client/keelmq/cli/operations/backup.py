@@ -139,7 +139,7 @@ def create(
         say(f"{made.name}: {made.size_bytes} bytes, the state after entry {begun.index}, state hash {begun.state_hash}")
 
 
-@app.command(epilog="Example:  keelmq backup verify /backups/shop-1200-20260102T030405Z.backup")
+@app.command(epilog="Example:  keelmq backup verify /backups/shop-1200-20260102T030405678Z.backup")
 def verify(file: BackupName, endpoint_url: Endpoint = None, as_json: AsJson = False) -> None:
     """Read a backup and compare all its checksums. Exit code 1 if it is not whole; each damage is named."""
     from keelmq.log import backup_frames
@@ -151,7 +151,7 @@ def verify(file: BackupName, endpoint_url: Endpoint = None, as_json: AsJson = Fa
         raise typer.Exit(EXIT_ERROR)
 
 
-@app.command(epilog="Example:  keelmq backup fetch s3://backups/shop/shop-1200-20260102T030405Z.backup /restore/")
+@app.command(epilog="Example:  keelmq backup fetch s3://backups/shop/shop-1200-20260102T030405678Z.backup /restore/")
 def fetch(
     source: BackupName,
     target: Annotated[
@@ -281,7 +281,7 @@ async def _create(connection: "Connection", place: Place, *, knows_leader: bool)
             await _copy(admin, begun, made)
         stored = True
     except OSError as exc:
-        raise InvalidRequest("file_unusable", f"{exc.filename or place.name}: {exc.strerror}") from exc
+        raise InvalidRequest("file_unusable", f"{exc.filename2 or exc.filename or place.name}: {exc.strerror}") from exc
     finally:
         try:
             await admin.end_backup(begun.backup_id, stored=stored)
@@ -328,8 +328,9 @@ async def _kept_alive(admin: "Admin", begun: "BackupBegun", last: int, work: Cal
 
 
 def _name_of(begun: "BackupBegun") -> str:
-    created = datetime.fromtimestamp(begun.created_ms / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
-    return f"{begun.cluster_id}-{begun.index}-{created}{SUFFIX}"
+    seconds, ms = divmod(begun.created_ms, 1000)  # with ms: two may be made in the same second, of the same entry
+    created = datetime.fromtimestamp(seconds, UTC)
+    return f"{begun.cluster_id}-{begun.index}-{created:%Y%m%dT%H%M%S}{ms:03d}Z{SUFFIX}"
 
 
 class _Copied:
