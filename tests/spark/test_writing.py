@@ -20,7 +20,8 @@ from tests.spark.test_source import read, send, servers
 pytestmark = pytest.mark.process
 
 ROOT: Final = Path(__file__).parents[2]
-KILLS: Final = 3
+KILLS_MAX: Final = 5
+"""Maximum number of kills until one comes within a batch, which is written again then: nearly always the first."""
 
 
 def make_topic(cluster: ClusterProcess, topic: str) -> None:
@@ -113,8 +114,7 @@ def test_a_query_that_is_killed_while_it_writes_copies_every_message_once(
     make_topic(cluster, "copies")
     send(cluster, "originals", [[f"{batch}-{n}".encode() for n in range(20)] for batch in range(60)])
     job = Copying(cluster, tmp_path)
-    in_a_batch = 0
-    for _ in range(KILLS):
+    for _ in range(KILLS_MAX):
         before = stored(cluster, "copies")
         job.start()
 
@@ -123,7 +123,10 @@ def test_a_query_that_is_killed_while_it_writes_copies_every_message_once(
             return stored(cluster, "copies") > before
 
         wait_for(has_copied, "a message of another batch")
-        in_a_batch += job.kill()
+        if job.kill():
+            break
+    else:
+        pytest.fail("no kill came within a batch")
     job.start()
     try:
 
@@ -134,7 +137,6 @@ def test_a_query_that_is_killed_while_it_writes_copies_every_message_once(
         wait_for(is_done, "all messages")
     finally:
         job.kill()
-    assert in_a_batch, "a batch was written again"
     found = Counter(row.value for row in read(spark, cluster, subscribe="copies").collect())
     expected = Counter(row.value for row in read(spark, cluster, subscribe="originals").collect())
     assert found == expected
