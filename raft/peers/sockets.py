@@ -132,9 +132,9 @@ async def _begins_tls(accepted: socket.socket) -> bool:
 async def dial(
     make_connection: Callable[[], FrameProtocol], address: PeerAddress, tls: PeerTls | None, node_id: int
 ) -> FrameProtocol:
-    """Return a connection to that node; under TLS its certificate names the node. While peers may have none, one is
-    made without it to a node that ends the handshake. Raises OSError when there is no
-    connection, ProtocolError when a certificate names another node, UnicodeError when the host is no name.
+    """Return a connection to that node; under TLS its certificate names the node. While peers may have no TLS, a node
+    that ends the handshake is connected to without it. Raises OSError when there is no connection, ProtocolError when a
+    certificate names another node, UnicodeError when the host is no name.
     """
     loop = asyncio.get_running_loop()
     if tls is None:

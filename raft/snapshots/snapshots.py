@@ -246,8 +246,9 @@ class Snapshots:
             return
         self.on_leader(peer)
         receiver = self._receiving_end()
-        if receiver is None or self._differs():
-            reason = DIFFERS if self._differs() else "this node takes no snapshots"
+        differs = self._differs()
+        if receiver is None or differs:
+            reason = DIFFERS if differs else "this node takes no snapshots"
             self._sender.send(peer, SnapshotReject(state.term, message.transfer, reason))
             return
         match message:

@@ -122,10 +122,12 @@ class Index:
 
     @property
     def is_write_stopped(self) -> bool:
-        """True while RocksDB takes no writes, because flushes or compactions do not keep up: until then `commit` would
-        hold its caller. Costs less than a microsecond.
+        """True while RocksDB takes no writes, because flushes or compactions do not keep up: until it goes on, `commit`
+        would hold its caller. False once one of them has failed: then `commit` raises the error, and waiting would
+        hide it. Costs less than a microsecond.
         """
-        return bool(self._database.property_int_value("rocksdb.is-write-stopped"))
+        number = self._database.property_int_value
+        return bool(number("rocksdb.is-write-stopped")) and not number("rocksdb.background-errors")
 
     @property
     def staged_rows(self) -> int:
@@ -237,7 +239,7 @@ class Index:
             pending_compaction_bytes=number("estimate-pending-compaction-bytes"),
             running_compactions=number("num-running-compactions"),
             running_flushes=number("num-running-flushes"),
-            is_write_stopped=self.is_write_stopped,
+            is_write_stopped=bool(number("is-write-stopped")),
             delayed_write_bytes_per_s=number("actual-delayed-write-rate"),
             write_stops=stalls("stops"),
             write_delays=stalls("delays"),

@@ -209,6 +209,7 @@ class MemoryDatabase:
             "rocksdb.estimate-num-keys": len(self._keys),
             "rocksdb.num-immutable-mem-table": 0,
             "rocksdb.is-write-stopped": 0,
+            "rocksdb.background-errors": 0,
         }[name]
 
     def write(self, batch: MemoryBatch, options: object) -> None:

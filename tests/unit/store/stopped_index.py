@@ -7,7 +7,8 @@ _STOP, _COMPACT = ("level0_slowdown_writes_trigger", "level0_stop_writes_trigger
 
 def stop_writes(index: Index) -> None:
     """Have RocksDB stop the writes: the number of files at level 0 stands for a disk that does not keep up."""
-    index.flush()
+    if not index.figures().file_bytes:
+        index.flush()
     index._database.set_options({_COMPACT: "100", **dict.fromkeys(_STOP, "1")})
     assert index.is_write_stopped
 

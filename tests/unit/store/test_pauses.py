@@ -24,6 +24,7 @@ from store.commands.transactions import Decide
 from store.features import FEATURES
 from store.index.index import Index
 from store.log.base import LogBase
+from store.log.errors import DiskError
 from store.log.record import Entry
 from store.messages.timers import Timer, TimerKey, Timers
 from store.snapshots.snapshot import SnapshotReader
@@ -365,3 +366,21 @@ def test_apply_waits_for_an_index_that_takes_no_writes(replica: Replica) -> None
     assert len(replica.machine.apply([entry])) == 1
     assert not replica.machine.waits_for_index
     assert replica.machine.flush() == written + 1
+
+
+def test_apply_does_not_wait_for_an_index_whose_disk_has_failed(tmp_path: Path) -> None:
+    """Such an index never takes writes again: to wait for it would hide the error."""
+    replica = Replica(tmp_path / "index")
+    replica.one(PutTopic("orders", 1))
+    replica.machine.flush()
+    replica.one(PutTopic("items", 1))
+    stop_writes(replica.index)
+    (tmp_path / "index").rename(tmp_path / "gone")
+    with pytest.raises(DiskError):
+        replica.machine.flush()
+    entry = replica.log.append(replica.now_ms, [PutTopic("parts", 1)])
+    with pytest.raises(DiskError):
+        replica.machine.apply([entry])
+    (tmp_path / "gone").rename(tmp_path / "index")
+    with pytest.raises(DiskError):
+        replica.close()
