@@ -85,6 +85,9 @@ class Snapshots:
         self._wanted: set[int] = set()
         self._not_before_s: dict[int, float] = {}
         self._pins: dict[int, Pin] = {}
+        self._refusals: dict[int, str] = {}
+        """The last word of each peer that refuses: it may do so each second until an operator helps it, and is reported
+        once."""
         self._transfers = 0
         self._logged_s = 0.0
         self._receiver: SnapshotReceiver | None = None
@@ -116,6 +119,7 @@ class Snapshots:
         """End a transfer to the peer, which was removed from the cluster, and keep no log for it."""
         self.forget(peer, "it was removed from the cluster")
         self._pins.pop(peer, None)
+        self._refusals.pop(peer, None)
         self._not_before_s.pop(peer, None)
 
     def lose_leadership(self) -> None:
@@ -123,6 +127,7 @@ class Snapshots:
             self.forget(peer, "this node no longer leads")
         self._wanted.clear()
         self._pins.clear()
+        self._refusals.clear()
 
     def sending(self, peer: int) -> int | None:
         """Return the approximate percentage of the transfer to the peer; None when there is none."""
@@ -150,13 +155,18 @@ class Snapshots:
         if state.role != LEADER or message.term != state.term or sender is None or sender.transfer != message.transfer:
             return
         if isinstance(message, SnapshotReject):
-            self.forget(peer, f"it refuses: {message.reason}")
+            self._wanted.discard(peer)
+            level = logging.DEBUG if self._refusals.get(peer) == message.reason else logging.WARNING
+            self._end(peer, f"it refuses: {message.reason}", level)
+            self._refusals[peer] = message.reason
+            del self._pins[peer]  # it may refuse for days, and the log would grow for as long
             self.on_ended(peer)
             return
         sender.on_ack(message)
         self._pins[peer] = self._pins[peer]._replace(progress_s=now())
         if sender.is_done:
             self._wanted.discard(peer)
+            self._refusals.pop(peer, None)
             self._end(peer, None)
             self.on_ended(peer)
 
@@ -187,8 +197,10 @@ class Snapshots:
         reader = store.read(base)
         self._transfers += 1
         self._logged_s = now()
-        self._pins[peer] = Pin(base.index + 1, reader.index, 0, now())
-        log.info(
+        before = self._pins.get(peer)  # to begin again is no progress
+        self._pins[peer] = Pin(base.index + 1, reader.index, 0, now() if before is None else before.progress_s)
+        log.log(
+            logging.DEBUG if peer in self._refusals else logging.INFO,
             "sending node %d the state after entry %d: it lacks entry %d, after which this log begins",
             peer,
             reader.index,
@@ -203,7 +215,7 @@ class Snapshots:
             lambda message: self._sender.send(peer, message),
         )
 
-    def _end(self, peer: int, failure: str | None) -> None:
+    def _end(self, peer: int, failure: str | None, level: int = logging.WARNING) -> None:
         sender, counts = self._senders.pop(peer), self.counts
         took_s = now() - sender.begun_s
         self._not_before_s[peer] = now() + RETRY_TIMEOUTS * self._state.config.election_timeout_ms / 1000
@@ -220,7 +232,7 @@ class Snapshots:
             )
         else:
             counts.aborted += 1
-            log.warning("giving up sending a snapshot to node %d at %d %%: %s", peer, sender.percent, failure)
+            log.log(level, "giving up sending a snapshot to node %d at %d %%: %s", peer, sender.percent, failure)
 
     def _release_pins(self) -> None:
         limit_s = PIN_TIMEOUTS * self._state.config.election_timeout_ms / 1000

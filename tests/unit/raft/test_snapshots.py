@@ -1,5 +1,6 @@
 """Nodes that are behind the kept log are filled by a snapshot: whole nodes in one loop, real sockets, real disks."""
 
+import logging
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -10,6 +11,7 @@ import msgspec
 import pytest
 
 import raft.snapshots.sender
+import raft.snapshots.snapshots
 import store.snapshots.snapshot
 from raft.config import RaftConfig
 from raft.events import NodeEvents
@@ -159,6 +161,47 @@ async def test_a_node_that_differs_keeps_its_copy_for_whoever_looks_for_the_caus
         assert away.installed == 0
         assert away.log.first_index == 1
         assert [member.fatal for member in members] == [[], [], []]
+
+
+async def test_a_node_that_refuses_the_state_holds_no_log_up_and_is_reported_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "raft.snapshots")
+    async with cluster(tmp_path) as members:
+        leader = await leader_with_topic(members)
+        away = other_than(members, leader)
+        await away.stop()
+        await fill(members, 0, 60)
+        cut_all(members)
+        await away.start()
+        away.node.replicas.difference = Difference(2, 1, records=True)
+        sending = leader.node._raft.snapshots
+        await until(lambda: sending.counts.aborted >= 3)
+        assert sending.pinned_from() is None
+        said = [record.getMessage() for record in caplog.records]
+        assert len([line for line in said if "it refuses" in line]) == 1
+        assert len([line for line in said if line.startswith(f"sending node {away.config.node_id}")]) == 1
+
+
+async def test_a_node_that_takes_nothing_of_the_state_holds_no_log_up_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transfer that begins again has made no progress."""
+    monkeypatch.setattr(raft.snapshots.sender, "ABANDON_TIMEOUTS", 1)
+    monkeypatch.setattr(raft.snapshots.snapshots, "PIN_TIMEOUTS", 4)
+    async with cluster(tmp_path) as members:
+        leader = await leader_with_topic(members)
+        away = other_than(members, leader)
+        await away.stop()
+        await fill(members, 0, 60)
+        cut_all(members)
+        await away.start()
+        monkeypatch.setattr(away.node._raft.snapshots, "on_message", lambda peer, message: None)
+        sending = leader.node._raft.snapshots
+        await until(lambda: sending.pinned_from() is not None)
+        await until(lambda: sending.pinned_from() is None)
+        assert sending.counts.begun > 1
+        assert leader.node.role == "leader"
 
 
 async def test_a_replaced_disk_is_filled_and_votes_again(tmp_path: Path) -> None:
