@@ -18,12 +18,12 @@ from cluster.http.responses import Response
 from store.messages.log_references import LOG_RANGE_BYTES, Holder
 from store.state.log_holders import LogHolder
 
-LogHolderKind = Literal["message", "retry", "dead_letter", "scheduled", "transaction", "peer"]
+LogHolderKind = Literal["message", "retry", "dead_letter", "scheduled", "transaction", "peer", "backup"]
 
 
 class LogHolderView(Response, kw_only=True, frozen=True):
     """An object that needs the last `bytes` of the log, from the entry at `raft_index` on, since `since_ms`. `subject`
-    is its topic, group, transaction id or node id, if known."""
+    is its topic, group, transaction id, node id or backup id, if known."""
 
     kind: LogHolderKind
     subject: str | None
@@ -51,6 +51,8 @@ REMEDIES: Final[dict[LogHolderKind, str]] = {
     "scheduled": "the message is not due yet: cancel it, or delete its topic",
     "transaction": "the transaction is prepared, or was discarded: commit it or roll it back",
     "peer": "the node lags, and gets a snapshot once it is behind by more than --retain-behind-bytes",
+    "backup": "the backup is being read from this node, and is given up after a minute without a request: end the "
+    "command that reads it",
 }
 
 
@@ -74,7 +76,7 @@ class LogFront:
                 of_state: list[LogHolder] = end.value
                 break
             await asyncio.sleep(0)
-        found = [*self._of_state(of_state), *self._of_peers()]
+        found = [*self._of_state(of_state), *self._of_peers(), *self._of_backups()]
         self.holders = tuple(sorted(found, key=lambda each: each.raft_index))
 
     def _of_state(self, holders: list[LogHolder]) -> Iterator[LogHolderView]:
@@ -100,6 +102,15 @@ class LogFront:
         if held_bytes < PEER_BYTES_MIN:
             return
         yield LogHolderView(kind="peer", subject=str(last), raft_index=needed, since_ms=None, bytes=held_bytes)
+
+    def _of_backups(self) -> Iterator[LogHolderView]:
+        """Yield the backup under way that needs most of the log."""
+        pin = self._core.log_pins.first()
+        if pin is not None:
+            held_bytes = self._bytes_from(pin.first_index)
+            yield LogHolderView(
+                kind="backup", subject=pin.key, raft_index=pin.first_index, since_ms=pin.since_ms, bytes=held_bytes
+            )
 
     def conditions(self) -> Iterator[Condition]:
         """Yield an alarm when another holder than messages within their retention alone holds more bytes of the log
@@ -147,6 +158,7 @@ def _name(holder: LogHolderView) -> str:
         "scheduled": "a scheduled message of topic",
         "transaction": "transaction",
         "peer": "node",
+        "backup": "backup",
     }
     subject = holder.subject if holder.subject is not None else "(not found)"
     if holder.since_ms is None:

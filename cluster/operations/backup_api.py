@@ -126,7 +126,7 @@ class BackupApi:
             )
         stream = BackupStream(core)
         backup_id = core.new_id()
-        core.log_pins.pin(backup_id, stream.first_index)
+        core.log_pins.pin(backup_id, stream.first_index, core.now_ms())
         self._streams[backup_id] = stream
         self._touch(backup_id)
         begin = stream.begin

@@ -131,6 +131,12 @@ async def test_the_log_stays_as_long_as_a_backup_needs_it(tmp_path: Path, monkey
         await node.wait(is_needless)
         node.broker.services._retention._drop_segments()
         assert node.core.log.first_index == begun["first_index"]
+
+        async def is_shown() -> bool:
+            holders = (await node.call("GET", "/v1/cluster")).body["log_holders"]
+            return any((each["kind"], each["subject"]) == ("backup", begun["backup_id"]) for each in holders)
+
+        await node.wait(is_shown)
         path = f"/v1/backups/{begun['backup_id']}"
         logs = [frame for frame in await frames(node, path) if frame[KIND_AT] == LOG]
         assert b"x" * 60_000 in b"".join(logs)
