@@ -261,7 +261,7 @@ class RetentionService:
 
     def _drop_segments(self) -> None:
         """Remove segments that neither the state nor any node needs, as far as this node's index on disk can do without
-        them. No entry may be applied in part.
+        them; the next look removes what a flush brings there meanwhile. No entry may be applied in part.
         """
         core = self._core
         # the log may end before the state's entry: only its own entries can be removed
@@ -273,7 +273,10 @@ class RetentionService:
             return
         before = core.log.base.index
         try:
-            base = core.log.drop_before(min(needed, core.state.flush() + 1))
+            on_disk = core.state.flushed_index + 1
+            base = core.log.drop_before(min(needed, on_disk))
+            if on_disk < needed:
+                core.state.begin_flush()  # never waited for: a slow disk would hold the loop
         except DiskFull as error:
             logger.warning("the log cannot be shortened yet: %s; the next look tries again", error)
             return

@@ -312,9 +312,16 @@ class Index:
         path = self._database.path()
         return _disk_error(operation, path, error) or DiskError(operation, path, 0, str(error))
 
+    @property
+    def is_flushing(self) -> bool:
+        """True while what a flush has to bring to disk is not there yet; for ever when the flush has failed."""
+        return bool(self._database.property_int_value("rocksdb.num-immutable-mem-table"))
+
     def begin_flush(self) -> bool:
-        """Start a flush without waiting. Return False while an earlier flush is not done: RocksDB would wait for it."""
-        if self._database.property_int_value("rocksdb.num-immutable-mem-table"):
+        """Start a flush without waiting. Return False while an earlier flush is not done, for which RocksDB would wait,
+        or while it takes no writes, when it would refuse.
+        """
+        if self.is_flushing or self._database.property_int_value("rocksdb.is-write-stopped"):
             return False
         self.flush(wait=False)
         return True

@@ -163,7 +163,7 @@ class StateMachine(Queries):
         self._flush_log_bytes, self._flush_entries = flush_log_bytes, flush_entries
         self._flushed_position: int | None = None
         self._unflushed_entries = 0
-        self._written_index = applied.index
+        self._written_index = self._flushing_index = self._flushed_index = applied.index
         self.shown_index = applied.index
         """Index of the last entry of whose effects queries see some: above `applied_index` while one is half done."""
         self._paused: Steps[list[list[Result | Refused]]] | None = None
@@ -378,16 +378,18 @@ class StateMachine(Queries):
         """Start to bring the applied state to disk, in the background. Return False while an earlier flush is under
         way.
         """
+        flushed_index = self.flushed_index
         begun = self._index.begin_flush()
         if begun:
+            self._flushed_index, self._flushing_index = flushed_index, self._written_index
             self._flushed_position = None
             self._unflushed_entries = 0
         return begun
 
-    def flush(self) -> int:
-        """Bring the index to disk; return the applied index that is then durable."""
-        self._index.flush(wait=True)
-        return self._written_index
+    @property
+    def flushed_index(self) -> int:
+        """Index of the last entry whose effects are known to be on disk, by a flush that `begin_flush` has begun."""
+        return self._flushed_index if self._index.is_flushing else self._flushing_index
 
     def _forget_outcomes(self, before: int) -> None:
         if before - self._applied.first_outcome >= OUTCOMES_REMOVED_MIN:

@@ -75,7 +75,9 @@ def cut(replica: "Replica", settings: CutSettings, note: Note) -> None:
     log, node = replica.log, replica.node
     if node.is_catching_up or log.base.index >= replica.machine.applied_index:
         return
-    flushed = replica.machine.flush()
+    flushed = replica.machine.flushed_index
+    if flushed < replica.machine.applied_index:
+        replica.machine.begin_flush()
     lowest = min(flushed - settings.keep_entries, replica.raft.replication.needed_from())
     before = log.base
     if lowest <= before.index + 1:

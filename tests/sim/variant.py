@@ -61,6 +61,7 @@ def mutant(
     plans in which its damage is looked for are of `only_kinds`, if they are given.
     """
     part = swaps[0].part
+    part = getattr(part, "fget", part)  # the function of a property
     name = re.sub(r"(?<!^)(?=[A-Z])|_", "-", part.__name__).lower()
     breaks, edits = " ".join(part.__doc__.split()), Edits(only_kinds=only_kinds)
     return Variant(name, breaks, invariant, swaps, rare, first_seed, edits)

@@ -229,6 +229,6 @@ MUTANTS = (
     mutant(15, Swap(Releases, "rule", releases_what_was_not_processed)),
     mutant(15, Swap(Releases, "rule", releases_dead_letters_that_nobody_replayed)),
     mutant(15, Swap(LogReferences, "__init__", forgets_after_a_restart_what_points_at_the_log)),
-    mutant(8, Swap(StateMachine, "flush", removes_what_the_index_has_not_on_disk), rare=True),
+    mutant(8, Swap(StateMachine, "flushed_index", property(removes_what_the_index_has_not_on_disk)), rare=True),
     mutant(10, Swap(CommitLog, "drop_before", removes_segments_before_their_base), rare=True),
 )

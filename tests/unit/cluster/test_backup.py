@@ -126,7 +126,8 @@ async def test_the_log_stays_as_long_as_a_backup_needs_it(tmp_path: Path, monkey
 
         async def is_needless() -> bool:
             state = node.core.state
-            return node.core.log.can_drop_before(min(state.log_floor, state.applied_index + 1))
+            state.begin_flush()
+            return node.core.log.can_drop_before(min(state.log_floor, state.flushed_index + 1))
 
         await node.wait(is_needless)
         node.broker.services._retention._drop_segments()

@@ -126,7 +126,7 @@ async def test_the_log_stays_while_the_index_cannot_be_brought_to_disk(
 
         await make_topic(node, retention_ms=5_000)
         with monkeypatch.context() as patched:
-            patched.setattr(node.core.state, "flush", fails)
+            patched.setattr(node.core.state, "begin_flush", fails)
             await send(node, 8, "x" * (SEGMENT_BYTES // 4))
             node.clock.now_ms += 5_000
 

@@ -97,6 +97,13 @@ def apply_all(machine: StateMachine, entries: Sequence[Entry]) -> None:
         entries = entries[len(machine.apply(entries)) :]
 
 
+def bring_to_disk(machine: StateMachine) -> int:
+    """Flush all that is written; return the index of the last entry that the machine then knows to be on disk."""
+    machine.begin_flush()
+    machine._index.flush()
+    return machine.flushed_index
+
+
 def dump(index: Index, *, effects_only: bool = False) -> dict[bytes, bytes]:
     """Return the whole index; with `effects_only` without the record that every apply writes."""
     return {key: value for key, value in index.scan(b"", b"\xff") if not (effects_only and key[:1] == b"m")}

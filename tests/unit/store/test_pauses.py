@@ -31,7 +31,7 @@ from store.snapshots.snapshot import SnapshotReader
 from store.state.machine import SMALL_PER_STEP, StateMachine
 from store.steps import ITEMS_PER_STEP
 from tests.unit.store.counted_work import work_of
-from tests.unit.store.replica import Replica, dump, header, prepare, produce
+from tests.unit.store.replica import Replica, bring_to_disk, dump, header, prepare, produce
 from tests.unit.store.stopped_index import go_on, stop_writes
 from tests.versions import golden_log
 
@@ -59,7 +59,7 @@ def applied(directory: Path, entries: Sequence[Entry], may_go_on: Callable[[], b
         entries = entries[len(results) :]
         assert machine.is_paused is not bool(results)
         pauses += not results
-        assert machine.flush() == before + len(results), "what is applied in part is not in the index"
+        assert bring_to_disk(machine) == before + len(results), "what is applied in part is not in the index"
         hashes.append(machine.history.now)
     rows = dump(index)
     index.close()
@@ -239,7 +239,7 @@ def test_queries_within_an_entry_see_a_part_of_it_and_a_restart_does_it_again(re
     reader = SnapshotReader(replica.index, LogBase(0, 0, 0))
     assert (reader.index, reader.state_hash) == (applied_index, state_hash)
     assert dict(reader._pairs) == before
-    assert replica.machine.flush() == applied_index
+    assert bring_to_disk(replica.machine) == applied_index
     del reader
     replica.reopen()
     assert (replica.dump(), replica.machine.state_hash) == (before, state_hash)
@@ -271,9 +271,9 @@ def test_entries_before_one_that_pauses_are_answered_with_it(replica: Replica) -
     answers = iter([True, False])
     assert replica.machine.apply([few, many], partial(next, answers)) == []
     assert replica.machine.applied_index == few.index
-    assert replica.machine.flush() == applied_index, "it is not written: with it, a part of the other would be"
+    assert bring_to_disk(replica.machine) == applied_index, "it is not written: with it, a part of the other would be"
     assert [len(results) for results in replica.machine.apply([few, many])] == [1, 1]
-    assert replica.machine.flush() == many.index
+    assert bring_to_disk(replica.machine) == many.index
 
 
 def test_a_timer_with_many_ids_that_are_sent_again_is_read_once(
@@ -355,7 +355,7 @@ def test_a_message_is_found_by_its_id_once_it_is_visible(replica: Replica) -> No
 def test_apply_waits_for_an_index_that_takes_no_writes(replica: Replica) -> None:
     """RocksDB would hold the thread, and with it the loop of the node, until its flushes have kept up."""
     replica.one(PutTopic("orders", 1))
-    written = replica.machine.flush()
+    written = bring_to_disk(replica.machine)
     stop_writes(replica.index)
     entry = replica.log.append(replica.now_ms, [PutTopic("items", 1)])
     for _ in range(3):
@@ -365,19 +365,47 @@ def test_apply_waits_for_an_index_that_takes_no_writes(replica: Replica) -> None
     go_on(replica.index)
     assert len(replica.machine.apply([entry])) == 1
     assert not replica.machine.waits_for_index
-    assert replica.machine.flush() == written + 1
+    assert bring_to_disk(replica.machine) == written + 1
+
+
+def test_an_index_that_takes_no_writes_is_flushed_later(replica: Replica) -> None:
+    """RocksDB refuses to begin a flush meanwhile, which is no failure of the disk."""
+    replica.one(PutTopic("orders", 1))
+    written = bring_to_disk(replica.machine)
+    replica.one(PutTopic("items", 1))
+    stop_writes(replica.index)
+    assert not replica.machine.begin_flush()
+    assert replica.machine.flushed_index == written
+    go_on(replica.index)
+    assert bring_to_disk(replica.machine) == written + 1
+
+
+def test_what_a_flush_has_begun_with_counts_once_it_is_on_disk(
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica.one(PutTopic("orders", 1))
+    before = bring_to_disk(replica.machine)
+    replica.one(PutTopic("items", 1))
+    assert replica.machine.begin_flush()
+    with monkeypatch.context() as patched:
+        patched.setattr(type(replica.index), "is_flushing", True)
+        replica.one(PutTopic("parts", 1))
+        assert not replica.machine.begin_flush()
+        assert replica.machine.flushed_index == before
+    replica.index.flush()
+    assert replica.machine.flushed_index == before + 1, "no flush that it knows of had the last entry"
 
 
 def test_apply_does_not_wait_for_an_index_whose_disk_has_failed(tmp_path: Path) -> None:
     """Such an index never takes writes again: to wait for it would hide the error."""
     replica = Replica(tmp_path / "index")
     replica.one(PutTopic("orders", 1))
-    replica.machine.flush()
+    bring_to_disk(replica.machine)
     replica.one(PutTopic("items", 1))
     stop_writes(replica.index)
     (tmp_path / "index").rename(tmp_path / "gone")
     with pytest.raises(DiskError):
-        replica.machine.flush()
+        replica.index.flush()
     entry = replica.log.append(replica.now_ms, [PutTopic("parts", 1)])
     with pytest.raises(DiskError):
         replica.machine.apply([entry])
