@@ -17,6 +17,7 @@ import ssl
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, ClassVar, Final, NamedTuple, Self, TypeVar
@@ -256,6 +257,21 @@ class ClusterProcess:
         """Return a running node that is not the leader."""
         leader = self.wait_leader()
         return next(node for node in self.alive() if node is not leader)
+
+    def send(self, path: str, count: int, name: str = "k", among: Sequence[NodeProcess] | None = None) -> None:
+        """Send messages with keys made of `name`, each to whoever leads (of `among`) until it is taken."""
+        leader = self.wait_leader(among)
+
+        def is_taken(key: str) -> bool:
+            nonlocal leader
+            payload, headers = {"messages": [{"body": "x"}]}, {"Idempotency-Key": key}
+            taken = leader.request("POST", path, payload=payload, headers=headers).status == 200
+            if not taken:
+                leader = self.wait_leader(among)
+            return taken
+
+        for number in range(count):
+            self._wait(partial(is_taken, f"{name}{number}"), "a message to be taken")
 
     def wait_same_state(self) -> str:
         """Wait until all running nodes have applied the same entries; return their state hash."""

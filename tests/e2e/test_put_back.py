@@ -20,12 +20,6 @@ SEVERAL_ELECTIONS_S = 5.0
 cluster = own_cluster(topic="kept", settled=True)
 
 
-def send(node: NodeProcess, count: int, name: str = "k") -> None:
-    for number in range(count):
-        key = {"Idempotency-Key": f"{name}{number}"}
-        assert node.request("POST", PATH, payload={"messages": [{"body": "x"}]}, headers=key).status == 200
-
-
 def stored(node: NodeProcess) -> int:
     return int(node.request("GET", "/v1/topics/kept").json()["queue_offsets"][0]["max_offset"])
 
@@ -60,8 +54,7 @@ def test_a_node_that_forgot_what_it_acknowledged_is_filled_by_the_leader(cluster
     node = cluster.follower()
     copy = copy_of(node)
     cluster.wait_ready()
-    leader = cluster.wait_leader()
-    send(leader, 40)
+    cluster.send(PATH, 40)
     cluster.wait_same_state()
     node.kill()
     if left == "an older copy":
@@ -70,7 +63,7 @@ def test_a_node_that_forgot_what_it_acknowledged_is_filled_by_the_leader(cluster
         lose_all_but_identity(node)
     node.start()
     cluster.wait_ready()
-    send(cluster.wait_leader(), 5, "later")
+    cluster.send(PATH, 5, "later")
     cluster.wait_same_state()
     assert stored(node) == 45
     wait_for(lambda: "from now on this node votes" in node.output(), "the node to vote again")
@@ -116,7 +109,7 @@ def test_a_disk_put_back_and_a_node_that_lags_elect_nobody(tmp_path: Path, small
         while "cannot take entry" not in lagging.output():  # the segment it has may still have room
             assert leader.request("POST", PATH, payload={"messages": [{"body": body}]}).status == 200
             sent += 1
-        send(leader, 20)
+        cluster.send(PATH, 20)
         committed = leader.status()["commit_index"]  # type: ignore[index]
         wait_for(lambda: knows_committed(lagging) >= committed, "the node that lags to hear of it")
         leader.kill()
@@ -152,13 +145,13 @@ def test_a_node_never_cuts_what_it_knew_to_be_committed_before_it_was_killed(clu
     assert leader is not put
     off = next(node for node in cluster.nodes.values() if node not in (leader, put))
     off.kill()
-    send(leader, 20)
+    cluster.send(PATH, 20)
     leader.kill()
     put.kill()
     put_back(put, copy)
     put.start()
     off.start()
-    send(cluster.wait_leader(among=[put, off]), 5, "later")
+    cluster.send(PATH, 5, "later", among=[put, off])
     leader.start()
     assert leader.wait_exit() == ExitCode.FATAL, leader.output()
     said = leader.output()

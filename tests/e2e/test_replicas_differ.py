@@ -20,12 +20,6 @@ PATH = "/v1/topics/kept/messages"
 cluster = own_cluster(topic="kept", settled=True)
 
 
-def send(node: NodeProcess, count: int, name: str = "k") -> None:
-    for number in range(count):
-        key = {"Idempotency-Key": f"{name}{number}"}
-        assert node.request("POST", PATH, payload={"messages": [{"body": "x"}]}, headers=key).status == 200
-
-
 def keelmq(cluster: ClusterProcess, *arguments: str) -> "subprocess.CompletedProcess[str]":
     servers = ",".join(node.url for node in cluster.alive())
     command = [sys.executable, "-c", "from keelmq.cli.app import main; main()", *arguments, "--servers", servers]
@@ -56,7 +50,7 @@ def status_is_good(cluster: ClusterProcess) -> bool:
 @pytest.mark.parametrize("who", ["a follower", "the leader"])
 def test_the_replica_that_differs_is_named_and_rebuilt(cluster: ClusterProcess, who: str) -> None:
     leader = cluster.wait_leader()
-    send(leader, 20)
+    cluster.send(PATH, 20)
     cluster.wait_same_state()
     wait_for(lambda: status_is_good(cluster), "a status without alarms")
     node = leader if who == "the leader" else cluster.follower()
@@ -78,7 +72,7 @@ def test_the_replica_that_differs_is_named_and_rebuilt(cluster: ClusterProcess, 
     assert f"cluster rebuild {node.node_id}" in shown.stdout
 
     assert not node.ready()
-    send(cluster.wait_leader(among=others), 10, "meanwhile")
+    cluster.send(PATH, 10, "meanwhile", among=others)
     answer = node.request("GET", "/v1/topics/kept/queues/0/messages?offset=0")
     assert answer.status == 307, "it serves no reads, the leader does"
     assert all(each.running() for each in cluster.nodes.values())
@@ -103,12 +97,12 @@ def test_the_replica_that_differs_is_named_and_rebuilt(cluster: ClusterProcess, 
         lambda: [each["agrees"] for each in replica(node)["compared"]] == [True, True], "the comparison to be good"
     )
     wait_for(lambda: "from now on this node votes" in node.output(), "the node to vote again")
-    send(cluster.wait_leader(), 5, "afterwards")
+    cluster.send(PATH, 5, "afterwards")
 
 
 def test_a_node_killed_while_it_is_rebuilt_goes_on_with_it(cluster: ClusterProcess) -> None:
     """The decision is made, and the process dies before, or in the middle of, carrying it out."""
-    send(cluster.wait_leader(), 20)
+    cluster.send(PATH, 20)
     cluster.wait_same_state()
     node = cluster.follower()
     node.kill()
@@ -122,7 +116,7 @@ def test_a_node_killed_while_it_is_rebuilt_goes_on_with_it(cluster: ClusterProce
 
 
 def test_a_rebuild_that_leaves_the_data_on_no_majority_is_refused(cluster: ClusterProcess) -> None:
-    send(cluster.wait_leader(), 5)
+    cluster.send(PATH, 5)
     cluster.wait_same_state()
     leader = cluster.wait_leader()
     gone, node = [each for each in cluster.nodes.values() if each is not leader]
@@ -137,7 +131,7 @@ def test_a_rebuild_that_leaves_the_data_on_no_majority_is_refused(cluster: Clust
 def test_two_nodes_never_give_their_copies_up_at_once(cluster: ClusterProcess) -> None:
     """Each of the two would rely on the copy of the other."""
     leader = cluster.wait_leader()
-    send(leader, 20)
+    cluster.send(PATH, 20)
     cluster.wait_same_state()
     others = [each for each in cluster.nodes.values() if each is not leader]
     with ThreadPoolExecutor(len(others)) as pool:
@@ -189,11 +183,11 @@ def test_a_bit_that_flips_in_an_old_segment_is_found_and_named(tmp_path: Path) -
 
 def test_two_that_differ_say_so_and_the_third_decides(cluster: ClusterProcess) -> None:
     """While the third node is down, nobody knows which of the two is right: only the leader serves."""
-    send(cluster.wait_leader(), 20)
+    cluster.send(PATH, 20)
     cluster.wait_same_state()
     node, third = [each for each in cluster.nodes.values() if each is not cluster.wait_leader()]
     third.kill()
-    send(cluster.wait_leader(), 20, "without")  # entries that the third never had, so that it cannot vouch for either
+    cluster.send(PATH, 20, "without")  # entries that the third never had, so that it cannot vouch for either
     wait_for(
         lambda: len({(each.status() or {}).get("applied_index") for each in cluster.alive()}) == 1, "both to have it"
     )
@@ -225,4 +219,4 @@ def test_two_that_differ_say_so_and_the_third_decides(cluster: ClusterProcess) -
     # It follows the node that leads, whichever that is: then two have the same data.
     wait_for(lambda: any(replica(each).get("differs") for each in pair), "the third node to decide")
     (outvoted,) = (each for each in pair if replica(each).get("differs"))
-    send(cluster.wait_leader(among=[each for each in cluster.nodes.values() if each is not outvoted]), 5, "on")
+    cluster.send(PATH, 5, "on", among=[each for each in cluster.nodes.values() if each is not outvoted])
