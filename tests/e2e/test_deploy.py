@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -35,14 +35,16 @@ SSH = Requirement("ssh", "ssh-keygen", "sshd", root=True)
 
 
 class Deployment:
-    """An inventory of three nodes below one directory, and the tool that works on it."""
+    """An inventory of nodes below one directory, three unless told otherwise, and the tool that works on it."""
 
-    def __init__(self, directory: Path, cluster: dict[str, Any] | None = None, ssh: str = "") -> None:
+    def __init__(
+        self, directory: Path, cluster: dict[str, Any] | None = None, ssh: str = "", numbers: Sequence[int] = (1, 2, 3)
+    ) -> None:
         self.directory = directory
         self.file = directory / "cluster.toml"
         ports = free_ports(6)
-        self.urls = {number: f"http://127.0.0.1:{ports[number - 1]}" for number in (1, 2, 3)}
-        self.peers = {number: f"127.0.0.1:{ports[number + 2]}" for number in (1, 2, 3)}
+        self.urls = {number: f"http://127.0.0.1:{ports[number - 1]}" for number in numbers}
+        self.peers = {number: f"127.0.0.1:{ports[number + 2]}" for number in numbers}
         self.cluster = {
             "id": "e2e",
             "root": str(directory / "hosts"),
@@ -52,7 +54,7 @@ class Deployment:
         self.ssh = ssh
         self.hosts: dict[int, str] = {}
         """Destinations for ssh of nodes that are not at `ssh`."""
-        self.options: dict[int, dict[str, Any]] = {1: {}, 2: {}, 3: {}}
+        self.options: dict[int, dict[str, Any]] = {number: {} for number in numbers}
         self.write()
 
     def write(self) -> None:
@@ -119,8 +121,9 @@ def deployment(tmp_path: Path, keelmqd: str) -> Iterator[Deployment]:
 
 @asynccontextmanager
 async def load(deployment: Deployment, took_s: list[float] | None = None) -> AsyncIterator[list[int]]:
-    """Send one message after the other within the block. The list has the number of each acknowledged one, and `took_s`
-    gets the seconds of each call; any error of a call fails the test at the end of the block.
+    """Send one message after the other within the block, a hundred a second at most. The list has the number of each
+    acknowledged one, and `took_s` gets the seconds of each call; any error of a call fails the test at the end of the
+    block.
     """
     over, acknowledged = asyncio.Event(), list[int]()
     durations_s = [] if took_s is None else took_s
@@ -132,6 +135,7 @@ async def load(deployment: Deployment, took_s: list[float] | None = None) -> Asy
             await producer.send("load", str(number).encode(), message_id=f"load-{number}")
             durations_s.append(time.monotonic() - begun_s)
             acknowledged.append(number)
+            await asyncio.sleep(0.01)  # more would tell no more, and keep the processors busy
 
     connection = Connection(list(deployment.urls.values()))
     try:
