@@ -112,6 +112,8 @@ class SnapshotReceiver:
         if incoming is None:
             return
         if message.number == incoming.received:
+            if incoming.index.is_write_stopped:
+                return  # RocksDB would hold the loop until its disk has kept up; the leader sends it again
             try:
                 self._store.require_room()
                 incoming.writer.add(message.data)

@@ -22,6 +22,7 @@ from store.snapshots.snapshot import SnapshotReader
 from tests.simdisk import SimDisk
 from tests.unit.store.logs import sim_disk
 from tests.unit.store.replica import Replica
+from tests.unit.store.stopped_index import go_on, stop_writes
 from tests.unit.store.test_snapshot import filled
 
 LEADER, TERM = 2, 5
@@ -121,6 +122,22 @@ def test_messages_count_once_and_in_order(follower: Follower) -> None:
     assert follower.give(first) == SnapshotAck(TERM, 1, 2)
     assert follower.give(first) == SnapshotAck(TERM, 1, 2)
     assert follower.give(begin) == SnapshotAck(TERM, 1, 2), "the same beginning, late"
+    for message in (second, *rest):
+        follower.give(message)
+    assert follower.decided == 1
+
+
+def test_an_index_that_takes_no_writes_is_not_waited_for(follower: Follower) -> None:
+    """RocksDB would hold the thread; the leader sends again what is not acknowledged."""
+    begin, first, second, *rest = follower.begin()
+    follower.give(begin)
+    follower.give(first)
+    incoming = follower.receiver._incoming
+    assert incoming is not None
+    stop_writes(incoming.index)
+    for _ in range(2):
+        assert follower.give(second) is None
+    go_on(incoming.index)
     for message in (second, *rest):
         follower.give(message)
     assert follower.decided == 1
