@@ -29,6 +29,7 @@ from aiohttp import web
 
 from cluster.budgets.client_budget import ClientBudget, address_of
 from cluster.budgets.client_notes import ClientNotes
+from cluster.budgets.holdings import Listener
 
 logger = logging.getLogger(__name__)
 
@@ -63,12 +64,12 @@ class Connections:
         write_timeout_s: float,
         steady_s: Callable[[], float] = time.monotonic,
         numbers: Iterator[int] | None = None,
-        listener: str = "http_listen",
+        listener: Listener = "http_listen",
     ) -> None:
         """Create the counters. A client that reads nothing of its answers for `write_timeout_s` is disconnected. Each
         connection gets the next one of `numbers`, which grow. Log lines name the `listener` by its option.
         """
-        self._listener = listener
+        self.listener: Listener = listener
         self.write_timeout_s = write_timeout_s
         self.limit = limit
         self._main = _Pool(ClientBudget(limit, share_percent))
@@ -205,6 +206,7 @@ class Connections:
         """Stop counting a closed connection."""
         if inner is not None:
             self._of_protocol.pop(inner, None)
+        connection.notes.ends()
         (self._reserve if connection.in_reserve else self._main).remove(connection)
 
     def note_closed(self, reason: str) -> None:
@@ -221,7 +223,7 @@ class Connections:
             "%d in the reserve to make room, %d whose client read nothing for %.0f s, %d that an address without room "
             "opened faster than %d a second",
             self.open,
-            self._listener,
+            self.listener,
             self._main.budget.held_by(self._main.budget.largest_holder()),
             self._main.budget.largest_holder() or "nobody",
             self._unreported["idle"],
@@ -294,6 +296,10 @@ class Connection(asyncio.Protocol):
         self._is_admitted = False
         self._is_given_up = False
         self.notes = ClientNotes()
+
+    @property
+    def listener(self) -> Listener:
+        return self._connections.listener
 
     @property
     def is_open(self) -> bool:
