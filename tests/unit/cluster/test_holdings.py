@@ -1,4 +1,4 @@
-"""What principals hold of a node at a time, and the time of their filters: over real HTTP, from several addresses."""
+"""Limits of what principals hold of a node at a time, and of the time of their filters: over real HTTP."""
 
 import asyncio
 import contextlib
