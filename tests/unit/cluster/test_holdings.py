@@ -5,6 +5,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import aiohttp
@@ -277,3 +278,56 @@ def test_a_limit_that_cannot_be_is_refused(tmp_path: Path, line: str) -> None:
     file.write_text(f"[default]\n{line}\n")
     with pytest.raises(ConfigError, match=line.partition(" ")[0]):
         read_quotas(str(file))
+
+
+async def test_nothing_is_held_when_everybody_has_hung_up(tmp_path: Path) -> None:
+    """Clients leave at every moment of a request: counts that stay would lock their principal out for ever."""
+    random = Random(7)
+    text = "[default]\nconnections = 9\nlong_polls = 5\nheld_bytes = 65536\nfilter_ms_per_s = 20\n"
+    async with closed(tmp_path, text + "[anonymous]\nconnections = 9\n") as it:
+        caller = await it.shop()
+        for _ in range(3):
+            assert (await caller.call("POST", MESSAGES, {"messages": [{"body": "x" * (300 * KIB)}]})).status == 200
+        address = it.node.core.config.http_address()
+        body = json.dumps({"messages": [{"body": "y" * (40 * KIB)}]})
+        requests = (
+            ("GET", f"{PAGE}?offset=3&wait_ms=30000", ""),
+            ("GET", f"{PAGE}?offset=0&max_bytes=16777216", ""),
+            ("GET", f"{PAGE}?offset=0&tags=a&wait_ms=30000", ""),
+            ("GET", "/v1/producer-groups/p/checks?wait_ms=30000", ""),
+            ("POST", MESSAGES, body),
+            ("POST", "/v1/groups/g/pop", json.dumps({"topic": "orders", "client_id": "c", "wait_ms": 30_000})),
+            ("GET", "/v1/cluster", ""),
+        )
+
+        async def hang_up() -> None:
+            reader, writer = await asyncio.open_connection(address.host, address.port, limit=KIB)
+            for _ in range(random.randint(1, 3)):
+                method, path, content = random.choice(requests)
+                token = random.choice([it.token, it.token, "keelmq_wrong", ADMINISTRATOR])
+                head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n"
+                if content:
+                    head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n"
+                sent = f"{head}\r\n{content}".encode()
+                whole = random.random() < 0.5
+                writer.write(sent if whole else sent[: random.randint(1, len(sent))])
+                if not whole:
+                    break
+                if random.random() < 0.5:
+                    with contextlib.suppress(TimeoutError, ConnectionError):
+                        async with asyncio.timeout(0.02):
+                            await reader.readline()
+            writer.transport.abort()
+
+        for _ in range(20):
+            await asyncio.gather(*(hang_up() for _ in range(12)))
+        await caller.session.close()
+        await it.node.session.close()
+        it.node.session = (await it.caller()).session
+        budgets = it.node.core.holdings._budgets
+
+        async def is_let_go() -> bool:
+            return not any(budget.held_by(each) for budget in budgets.values() for each in (SHOP, HERE))
+
+        await it.node.wait(is_let_go)
+        assert (await (await it.shop()).call("GET", "/v1/topics")).status == 200
