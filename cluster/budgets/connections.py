@@ -29,7 +29,8 @@ from aiohttp import web
 
 from cluster.budgets.client_budget import ClientBudget, address_of
 from cluster.budgets.client_notes import ClientNotes
-from cluster.budgets.holdings import Listener
+from cluster.budgets.holdings import Holdings, Listener
+from cluster.problems import Problem
 
 logger = logging.getLogger(__name__)
 
@@ -128,6 +129,19 @@ class Connections:
     def is_look_due(self, connection: "Connection") -> bool:
         """Return whether to note again who is at the other end of the connection."""
         return connection.notes.is_look_due(self._steady_s())
+
+    def count_for(self, connection: "Connection", holder: str, holdings: Holdings) -> None:
+        """Count the connection for who sends its requests now, and close an idle one of the same holder if there is no
+        room. Raises Problem quota_exceeded or overloaded when none is idle.
+        """
+        try:
+            connection.notes.counts_for(holder, holdings, self.listener)
+        except Problem:
+            idle = next((each for each in self._main.idle if each.notes.holder == holder), None)
+            if idle is None:
+                raise
+            self._close_idle(idle, "idle")
+            connection.notes.counts_for(holder, holdings, self.listener)
 
     def note_producer(self, protocol: object, group: str) -> None:
         """Note that the client of the server's `protocol`, if it is counted here, sends transactions of the group."""
@@ -296,10 +310,6 @@ class Connection(asyncio.Protocol):
         self._is_admitted = False
         self._is_given_up = False
         self.notes = ClientNotes()
-
-    @property
-    def listener(self) -> Listener:
-        return self._connections.listener
 
     @property
     def is_open(self) -> bool:

@@ -13,7 +13,7 @@ import msgspec
 from aiohttp import web
 
 from cluster.budgets import request_deadline, time_shares
-from cluster.budgets.connections import Connection, address_of_request
+from cluster.budgets.connections import Connection, Connections, address_of_request
 from cluster.core.core import Core
 from cluster.http.administration import IS_ADMINISTRATION, handler_of
 from cluster.http.early_answer import answer_early
@@ -114,7 +114,7 @@ def make_application(core: Core, routes: Sequence[Route], *, administers: bool =
             request_deadline.begin(request)
             guard.check(request)
             if connection is not None and request.path not in ALWAYS_SERVED and connections.is_look_due(connection):
-                _look(core, request, connection)
+                _look(core, request, connections, connection)
             with hold_of(request, core, address):
                 response = await time_shares.charged(client, _handled(core, request, handler, address))
         except Exception as error:
@@ -171,7 +171,7 @@ def _is_last(core: Core, request: web.Request, connection: Connection | None) ->
     return has_no_room or certificate_ends_ms(request) <= core.wall_ms()
 
 
-def _look(core: Core, request: web.Request, connection: Connection) -> None:
+def _look(core: Core, request: web.Request, connections: Connections, connection: Connection) -> None:
     """Note who asks, for whom the connection counts from now on. Raises Problem quota_exceeded or overloaded when that
     principal has no room for it, unless the request is for administration.
     """
@@ -179,7 +179,7 @@ def _look(core: Core, request: web.Request, connection: Connection) -> None:
     connection.notes.look(request, name)
     holder = connection.address if name in (None, ANONYMOUS_NAME) else f"{time_shares.PRINCIPAL_SENDER}{name}"
     try:
-        connection.notes.counts_for(holder, core.holdings, connection.listener)
+        connections.count_for(connection, holder, core.holdings)
     except Problem:
         if not _is_administration(request):
             raise

@@ -21,6 +21,7 @@ ADMINISTRATOR = "administrator-of-the-tests-0123456789abcdef"
 KIB = 1 << 10
 MESSAGES = "/v1/topics/orders/messages"
 PAGE = "/v1/topics/orders/queues/0/messages"
+WAIT = f"{PAGE}?offset=0&wait_ms=30000"
 HERE, THERE = "127.0.0.1", "127.0.0.2"
 SHOP = f"{PRINCIPAL_SENDER}shop"
 
@@ -61,9 +62,9 @@ class Closed:
     def held(self, held: Any, holder: str = SHOP) -> int:
         return self.node.core.holdings.held_by(holder, held)
 
-    async def until_held(self, held: Any, count: int) -> None:
+    async def until_held(self, held: Any, count: int, holder: str = SHOP) -> None:
         async def is_so() -> bool:
-            return self.held(held) == count
+            return self.held(held, holder) == count
 
         await self.node.wait(is_so)
 
@@ -101,8 +102,8 @@ def is_refused(answer: Answer, quota: str, limit: int) -> bool:
 async def test_connections_count_for_their_principal_wherever_they_come_from(tmp_path: Path) -> None:
     async with closed(tmp_path, "[users.shop]\nconnections = 2\n") as it:
         first, second, third = await it.shop(), await it.shop(THERE), await it.shop()
-        for caller in (first, second, first):
-            assert (await caller.call("GET", "/v1/topics")).status == 200
+        waiting = [asyncio.create_task(caller.call("GET", WAIT)) for caller in (first, second)]
+        await it.until_held("long_polls", 2)
         refused = await third.call("GET", "/v1/topics")
         assert is_refused(refused, "connections", 2)
         assert refused.headers["Connection"] == "close"
@@ -111,19 +112,42 @@ async def test_connections_count_for_their_principal_wherever_they_come_from(tmp
         assert (await (await it.caller(ADMINISTRATOR)).call("GET", "/v1/topics")).status == 200
         stranger = await it.caller()
         assert (await stranger.call("GET", "/v1/topics")).status == 401, "others are not concerned"
-        await second.session.close()
-        await it.until_held("connections", 1)
+        for each in waiting:
+            each.cancel()
+        await it.until_held("connections", 0)
         assert (await third.call("GET", "/v1/topics")).status == 200
 
 
+async def test_an_idle_connection_makes_room_for_one_of_its_principal(tmp_path: Path) -> None:
+    async with closed(tmp_path, "[users.shop]\nconnections = 1\n") as it:
+        idle, other = await it.shop(), await it.caller(ADMINISTRATOR)
+        for caller in (idle, other):
+            assert (await caller.call("GET", "/v1/topics")).status == 200
+        busy = await it.shop(THERE)
+        waiting = asyncio.create_task(busy.call("GET", WAIT))
+        await it.until_held("long_polls", 1)
+        assert it.held("connections") == 1
+        assert is_refused(await idle.call("GET", "/v1/topics"), "connections", 1), "and not one that is in use"
+        waiting.cancel()
+
+
 async def test_a_connection_without_credentials_is_its_addresss(tmp_path: Path) -> None:
-    async with closed(tmp_path, "[anonymous]\nconnections = 1\n") as it:
-        assert (await (await it.caller()).call("GET", "/v1/topics")).status == 401
-        assert is_refused(await (await it.caller()).call("GET", "/v1/topics"), "connections", 1)
-        assert (await (await it.caller(address=THERE)).call("GET", "/v1/topics")).status == 401
-        for _ in range(2):
-            assert (await (await it.shop()).call("GET", "/v1/topics")).status == 200
-        assert (await (await it.caller()).call("GET", "/readyz")).status == 200
+    """While authentication is off, that is every connection."""
+    (tmp_path / "quotas.toml").write_text("[anonymous]\nconnections = 2\nlong_polls = 1\n")
+    fatal: list[str] = []
+    config = node_config(tmp_path, quota_file=str(tmp_path / "quotas.toml"))
+    async with running_node(config, fatal) as node, contextlib.AsyncExitStack() as callers:
+        it = Closed(node, callers)
+        first, second, third, other = [await it.caller() for _ in range(3)] + [await it.caller(address=THERE)]
+        assert (await first.call("PUT", "/v1/topics/orders", {"queues": 1})).status == 201
+        waiting = asyncio.create_task(first.call("GET", WAIT))
+        await it.until_held("long_polls", 1, HERE)
+        assert is_refused(await second.call("GET", WAIT), "long_polls", 1)
+        assert (await third.call("GET", "/v1/topics")).status == 200, "the second one was idle"
+        assert (it.held("connections", HERE), it.held("connections", THERE)) == (2, 0)
+        assert (await other.call("GET", "/v1/topics")).status == 200
+        waiting.cancel()
+    assert not fatal
 
 
 async def test_a_connection_goes_over_to_who_uses_it_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,23 +165,27 @@ async def test_without_a_file_a_principal_leaves_others_a_quarter(tmp_path: Path
     limit = 16
     changes = {"max_connections": limit, "address_share_percent": 100}
     async with closed(tmp_path, None, **changes) as it:
-        granted = 0
-        while (answer := await (await it.shop(HERE if granted % 2 else THERE)).call("GET", "/v1/topics")).status == 200:
-            granted += 1
         of_administrator = 1
-        assert granted == (limit - of_administrator) * PRINCIPAL_SHARE_PERCENT // 100
+        granted = (limit - of_administrator) * PRINCIPAL_SHARE_PERCENT // 100
+        waiting = []
+        for number in range(granted):
+            caller = await it.shop(HERE if number % 2 else THERE)
+            waiting.append(asyncio.create_task(caller.call("GET", WAIT)))
+            await it.until_held("long_polls", number + 1)
+        answer = await (await it.shop()).call("GET", "/v1/topics")
         assert (answer.status, answer.body["code"]) == (429, "overloaded")
         assert "from all its addresses" in answer.body["detail"]
         assert (await (await it.caller(ADMINISTRATOR)).call("GET", "/v1/topics")).status == 200
+        for each in waiting:
+            each.cancel()
 
 
 async def test_long_polls_are_limited_and_given_back(tmp_path: Path) -> None:
     async with closed(tmp_path, "[users.shop]\nlong_polls = 1\n") as it:
         callers = [await it.shop(), await it.shop(THERE), await it.shop()]
-        wait = f"{PAGE}?offset=0&wait_ms=30000"
-        first = asyncio.create_task(callers[0].call("GET", wait))
+        first = asyncio.create_task(callers[0].call("GET", WAIT))
         await it.until_held("long_polls", 1)
-        assert is_refused(await callers[1].call("GET", wait), "long_polls", 1)
+        assert is_refused(await callers[1].call("GET", WAIT), "long_polls", 1)
         for path, payload in (
             ("/v1/groups/g/pop", {"topic": "orders", "client_id": "c", "wait_ms": 30_000}),
             ("/v1/producer-groups/p/checks?wait_ms=30000", None),
