@@ -20,7 +20,7 @@
     ├── Unavailable                 retryable, and certainly nothing was stored
     │   ├── NoLeader                no leader is known, or no node can be reached or is ready
     │   ├── Overloaded              too much in flight, in this client or at the broker: slow down
-    │   │   └── QuotaExceeded       more than this client may ask for in a second: see .quota, .limit, .retry_after_ms
+    │   │   └── QuotaExceeded       more than this client may ask for or hold: see .quota, .limit, .retry_after_ms
     │   ├── DiskFull                the leader has no log space; reads continue
     │   └── ChecksumMismatch        the data was damaged in transit
     ├── UnknownOutcome              the write may or may not be stored: retry with the same id
@@ -178,7 +178,9 @@ class QuotaExceeded(Overloaded):
 
     @property
     def quota(self) -> str:
-        """The quota that is used up: `requests_per_s`, `in_bytes_per_s` or `out_bytes_per_s`."""
+        """The quota that is used up: `requests_per_s`, `in_bytes_per_s`, `out_bytes_per_s` or `filter_ms_per_s`, or of
+        what is held at a time `connections`, `long_polls` or `held_bytes`.
+        """
         return str(self.extra.get("quota", ""))
 
     @property

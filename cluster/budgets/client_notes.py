@@ -1,8 +1,12 @@
 """Notes of the client at the other end of a connection, for those who ask which clients a node has."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from aiohttp import web
+
+from cluster.budgets.holdings import Holdings, Listener
 
 NOTED_EVERY_S: Final = 1.0
 """Seconds after which credentials and user agent of a connection are looked at again."""
@@ -28,9 +32,12 @@ class ClientNotes:
     """Notes of one connection's client. Use on the event loop only."""
 
     __slots__ = (
+        "_give_back",
         "_next_look_s",
         "agent",
         "consumer_groups",
+        "holder",
+        "is_beyond",
         "number",
         "opened_s",
         "principal",
@@ -53,6 +60,30 @@ class ClientNotes:
         """Groups that the client consumes in, with its member id; None for a pop consumer."""
         self.producer_groups: dict[str, None] = {}
         self._next_look_s = 0.0
+        self.holder: str | None = None
+        """For whom the connection counts, beside its address: None before its first request."""
+        self.is_beyond = False
+        """True when that one has no room for the connection, which ends with its next answer."""
+        self._give_back: Callable[[], None] | None = None
+
+    def counts_for(self, holder: str, holdings: Holdings, listener: Listener) -> None:
+        """Count the connection for who sends its requests now. Raises Problem quota_exceeded or overloaded when that
+        one has no room; the connection counts for nobody then.
+        """
+        if holder == self.holder:
+            return
+        self.ends()
+        self.is_beyond = True
+        holdings.require_room(listener, holder)
+        self.is_beyond, self.holder = False, holder
+        holdings.take(listener, holder)
+        self._give_back = partial(holdings.give_back, listener, holder)
+
+    def ends(self) -> None:
+        """Stop counting the connection."""
+        give_back, self._give_back, self.holder = self._give_back, None, None
+        if give_back is not None:
+            give_back()
 
     def is_look_due(self, now_s: float) -> bool:
         """Return whether to look at the request again, which then counts as done."""

@@ -5,6 +5,7 @@ import resource
 from typing import Final
 
 from cluster.budgets.connections import FILES_RESERVED, HEARD_MAX, RESERVED_CONNECTIONS, Connections
+from cluster.budgets.holdings import Listener
 from cluster.process.config import NodeConfig
 
 ADMINISTRATION_CONNECTIONS_MAX: Final = 256
@@ -27,7 +28,7 @@ def connections_max(configured: int, *, beside_administration: bool = False) -> 
 def connections_of(config: NodeConfig) -> tuple[Connections, Connections | None]:
     """Return the connections of clients, and those of the listener of administration, if there is one."""
     has_own, write_timeout_s = config.admin_listen is not None, config.request_timeout_ms / 1000
-    limits = {
+    limits: dict[Listener, int] = {
         "http_listen": connections_max(config.max_connections, beside_administration=has_own),
         "admin_listen": ADMINISTRATION_CONNECTIONS_MAX,
     }
@@ -37,3 +38,8 @@ def connections_of(config: NodeConfig) -> tuple[Connections, Connections | None]
         for listener, limit in limits.items()
     )
     return clients, own if has_own else None
+
+
+def limits_of(*listeners: Connections | None) -> dict[Listener, int]:
+    """Return the limit of connections at each listener that there is."""
+    return {each.listener: each.limit for each in listeners if each is not None}

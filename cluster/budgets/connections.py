@@ -29,6 +29,8 @@ from aiohttp import web
 
 from cluster.budgets.client_budget import ClientBudget, address_of
 from cluster.budgets.client_notes import ClientNotes
+from cluster.budgets.holdings import Holdings, Listener
+from cluster.problems import Problem
 
 logger = logging.getLogger(__name__)
 
@@ -63,12 +65,12 @@ class Connections:
         write_timeout_s: float,
         steady_s: Callable[[], float] = time.monotonic,
         numbers: Iterator[int] | None = None,
-        listener: str = "http_listen",
+        listener: Listener = "http_listen",
     ) -> None:
         """Create the counters. A client that reads nothing of its answers for `write_timeout_s` is disconnected. Each
         connection gets the next one of `numbers`, which grow. Log lines name the `listener` by its option.
         """
-        self._listener = listener
+        self.listener: Listener = listener
         self.write_timeout_s = write_timeout_s
         self.limit = limit
         self._main = _Pool(ClientBudget(limit, share_percent))
@@ -127,6 +129,19 @@ class Connections:
     def is_look_due(self, connection: "Connection") -> bool:
         """Return whether to note again who is at the other end of the connection."""
         return connection.notes.is_look_due(self._steady_s())
+
+    def count_for(self, connection: "Connection", holder: str, holdings: Holdings) -> None:
+        """Count the connection for who sends its requests now, and close an idle one of the same holder if there is no
+        room. Raises Problem quota_exceeded or overloaded when none is idle.
+        """
+        try:
+            connection.notes.counts_for(holder, holdings, self.listener)
+        except Problem:
+            idle = next((each for each in self._main.idle if each.notes.holder == holder), None)
+            if idle is None:
+                raise
+            self._close_idle(idle, "idle")
+            connection.notes.counts_for(holder, holdings, self.listener)
 
     def note_producer(self, protocol: object, group: str) -> None:
         """Note that the client of the server's `protocol`, if it is counted here, sends transactions of the group."""
@@ -205,6 +220,7 @@ class Connections:
         """Stop counting a closed connection."""
         if inner is not None:
             self._of_protocol.pop(inner, None)
+        connection.notes.ends()
         (self._reserve if connection.in_reserve else self._main).remove(connection)
 
     def note_closed(self, reason: str) -> None:
@@ -221,7 +237,7 @@ class Connections:
             "%d in the reserve to make room, %d whose client read nothing for %.0f s, %d that an address without room "
             "opened faster than %d a second",
             self.open,
-            self._listener,
+            self.listener,
             self._main.budget.held_by(self._main.budget.largest_holder()),
             self._main.budget.largest_holder() or "nobody",
             self._unreported["idle"],

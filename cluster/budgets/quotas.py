@@ -3,7 +3,9 @@
 A request needs one token of requests, and that neither of the two buckets of bytes is overdrawn. It then takes what it
 has, and its answer what that turns out to have. So an answer is never cut and a large body never refused for its size;
 what it takes beyond the quota delays the next request of its principal. Over any time, a principal gets its rates, and
-one second of them and one request (or those under way at a time) more.
+one second of them and one request (or those under way at a time) more. The processor time of filters is charged in the
+same way, when it has been used (filter_time.py). What a principal holds at a time is counted elsewhere (holdings.py),
+and compared with its limits here.
 
 Users are told apart by name, all others by their client address. A principal of whom nothing is remembered has full
 buckets, so those who were silent for a second are forgotten when room is needed.
@@ -21,10 +23,12 @@ from cluster.budgets.time_shares import PRINCIPAL_SENDER
 from cluster.budgets.token_bucket import BURST_S, TokenBucket
 from cluster.metrics import gauge
 from cluster.problems import RETRY_AFTER_MS, Problem
-from cluster.process.quota_file import QuotaSettings, Rates
+from cluster.process.quota_file import ADMINISTRATOR, QuotaSettings, Rates
 
 Kind = Literal["user", "address"]
 """What principals are told apart by."""
+HeldQuota = Literal["connections", "long_polls", "held_bytes"]
+"""Limits of what a principal holds at a time."""
 
 PRINCIPALS_MAX: Final = 10_000
 """Maximum number of users, and of addresses, that are told apart at a time. Further ones share one quota."""
@@ -34,6 +38,8 @@ SERIES_MAX: Final = 100
 """Maximum number of principals with a series of their own in the metrics."""
 THROTTLED_MAX: Final = 10_000
 """Maximum number of throttled principals that are told apart in the count of those without a series."""
+HELD_RETRY_MS: Final = 1_000
+"""Time after which to try again where a principal holds what it may: nobody knows when it gives something back."""
 ANONYMOUS: Final = "anonymous"
 """Principal of all client addresses in the metrics: their number has no bound."""
 OTHERS: Final = "(others)"
@@ -43,7 +49,7 @@ OTHERS: Final = "(others)"
 class Quota:
     """The buckets of one principal. A resource without a limit has none."""
 
-    __slots__ = ("_in_bytes", "_name", "_note", "_out_bytes", "_requests", "rates")
+    __slots__ = ("_filter_ms", "_in_bytes", "_name", "_note", "_out_bytes", "_requests", "rates")
 
     def __init__(self, name: str, rates: Rates, note: Callable[[str], None]) -> None:
         """Create full buckets. `note` is told the name whenever a request is refused."""
@@ -53,6 +59,7 @@ class Quota:
         self._requests = TokenBucket(rates.requests_per_s) if rates.requests_per_s else None
         self._in_bytes = TokenBucket(rates.in_bytes_per_s) if rates.in_bytes_per_s else None
         self._out_bytes = TokenBucket(rates.out_bytes_per_s) if rates.out_bytes_per_s else None
+        self._filter_ms = TokenBucket(rates.filter_ms_per_s) if rates.filter_ms_per_s else None
 
     def begin(self, now_s: float, in_bytes: int, *, keeps_session: bool = False) -> None:
         """Charge a request with a body of `in_bytes`. Raises Problem quota_exceeded, and charges nothing then.
@@ -87,8 +94,41 @@ class Quota:
         if self._out_bytes is not None:
             self._out_bytes.take(now_s, out_bytes)
 
+    @property
+    def limits_filters(self) -> bool:
+        return self._filter_ms is not None
+
+    def owes_filter_time(self, now_s: float) -> bool:
+        """Return whether filters have taken more than the quota."""
+        return self._filter_ms is not None and self._filter_ms.wait_s(now_s, 0) > 0
+
+    def begin_filter(self, now_s: float) -> None:
+        """Raise Problem quota_exceeded while filters have taken more than the quota."""
+        bucket = self._filter_ms
+        if bucket is not None and (wait_s := bucket.wait_s(now_s, 0)) > 0:
+            raise self._refusal("filter_ms_per_s", bucket, bucket.turn_s(now_s, wait_s))
+
+    def filtered(self, now_s: float, worked_ms: float) -> None:
+        """Charge for processor time of a filter."""
+        if self._filter_ms is not None:
+            self._filter_ms.take(now_s, worked_ms)
+
+    def require_held(self, quota: HeldQuota, has: int, size: int, *, keeps_session: bool) -> None:
+        """Raise Problem quota_exceeded when `size` more than what the principal has are beyond the limit, or with
+        `keeps_session` beyond twice the limit.
+        """
+        limit = getattr(self.rates, quota) or 0
+        if limit and has + size > limit * (2 if keeps_session else 1):
+            self._note(self._name)
+            raise Problem(
+                "quota_exceeded",
+                f"{self._name} has {has} of its quota of {quota} = {limit} at this node, and asks for {size} more; "
+                f"send it again in {HELD_RETRY_MS} ms",
+                {"quota": quota, "limit": limit, RETRY_AFTER_MS: HELD_RETRY_MS},
+            )
+
     def usage(self, now_s: float) -> tuple[int | None, ...]:
-        """Return what is left of requests, bytes of requests and bytes of answers; None without a limit."""
+        """Return what is left of requests, bytes of requests and of answers, ms of filters; None without a limit."""
         return tuple(None if bucket is None else bucket.left(now_s) for bucket in self._buckets())
 
     def is_full(self, now_s: float) -> bool:
@@ -96,7 +136,7 @@ class Quota:
         return all(bucket is None or bucket.is_full(now_s) for bucket in self._buckets())
 
     def _buckets(self) -> Iterator[TokenBucket | None]:
-        yield from (self._requests, self._in_bytes, self._out_bytes)
+        yield from (self._requests, self._in_bytes, self._out_bytes, self._filter_ms)
 
     def _refusal(self, quota: str, bucket: TokenBucket, wait_s: float) -> Problem:
         self._note(self._name)
@@ -144,6 +184,17 @@ class Quotas:
     def of_address(self, address: str) -> Quota:
         """Return the quota of a client that does not show who it is."""
         return self._addresses.known.get(address) or self._addresses.add(address, self.steady_s())
+
+    def of_sender(self, sender: str) -> Quota | None:
+        """Return the quota of who sends a request, as `time_shares.sender` names it; None for the built-in
+        administrator, for what the node does by itself, and while nobody is limited.
+        """
+        if self.is_unlimited or not sender:
+            return None
+        name = sender.removeprefix(PRINCIPAL_SENDER)
+        if name == sender:
+            return self.of_address(sender)
+        return None if name == ADMINISTRATOR else self.of_user(name)
 
     def weight_of(self, sender: str) -> int:
         """Return the weight of who sends a proposal, as `time_shares.sender` names it: a principal or an address."""

@@ -1,10 +1,13 @@
-"""Shares of the event loop's time by client address, enforced while other addresses wait for writes.
+"""Shares of the event loop's time by client address and by principal, enforced while others wait for writes.
 
 Costly work is cut into slices with rests (cluster/budgets/pace.py), and a large body is one entry of the log that small
 messages wait behind. Neither bounds the total time of an address: four clients that filter, or twenty that send 4 MiB,
 left others a tenth of their rate. So the time that an address uses is charged to it, and the address rests until its
 use is down to its share. An address that is alone, or does nothing costly, never rests; nor do addresses with costly
 work rest for each other.
+
+A principal has an account of its own by the same rules, beside that of each address from which it comes: all its
+addresses together get PRINCIPAL_ADDRESSES times the share of one, while other principals wait.
 """
 
 import asyncio
@@ -24,6 +27,8 @@ CHARGED_S_MIN: Final = 0.0005
 """Seconds of a step from which on it is charged; a shorter step is not costly."""
 JOINED_S: Final = 0.005
 """Seconds after the opening of a window during which further work of its address may begin in the window."""
+PRINCIPAL_ADDRESSES: Final = 4
+"""Ratio of the share of a principal to the share of an address: as many of its addresses may use theirs in full."""
 COUNTED_S: Final = 1.0
 ADDRESSES_KEPT: Final = 1_000
 
@@ -44,7 +49,11 @@ class TimeShares:
     share of one address.
     """
 
-    def __init__(self, percent: int) -> None:
+    def __init__(self, percent: int, of_principals: "TimeShares | None" = None) -> None:
+        """Create the accounts of addresses, or of principals. Those of addresses have the others beside them, if
+        principals have accounts at all.
+        """
+        self.of_principals = of_principals
         self._rest = 100 / percent - 1
         """Ratio of the rest after costly work to the time of the work."""
         self._waits = _Recent()
@@ -56,12 +65,13 @@ class TimeShares:
 
     def counters(self) -> Iterator[Metric]:
         rests = CounterMetricFamily(
-            "keelmq_client_rests", "Times that costly work of a client address rested for others"
+            "keelmq_client_rests", "Times that costly work of a client address or principal rested for others"
         )
-        rests.add_metric([], self._rests)
+        both = (self,) if self.of_principals is None else (self, self.of_principals)
+        rests.add_metric([], sum(each._rests for each in both))
         yield rests
         seconds = CounterMetricFamily("keelmq_client_rest_seconds", "How long these rests took")
-        seconds.add_metric([], self._rested_s)
+        seconds.add_metric([], sum(each._rested_s for each in both))
         yield seconds
 
     def count_wait(self, address: str, waited_s: float) -> None:
@@ -88,7 +98,12 @@ class TimeShares:
         Between the two calls the address has a window. Further work of the address joins the window if it comes within
         JOINED_S of the opening, and otherwise waits for its end.
         """
-        loop = asyncio.get_running_loop()
+        await self.until_free(address)
+        self.open(address)
+
+    async def until_free(self, address: str) -> bool:
+        """Wait until the address may begin costly work, and return whether it had to."""
+        loop, waited = asyncio.get_running_loop(), False
         while self._has_others(address):
             window = self._windows.get(address)
             if window is None:
@@ -100,8 +115,13 @@ class TimeShares:
                 break
             else:
                 await asyncio.shield(window.closed)
+            waited = True
+        return waited
+
+    def open(self, address: str) -> None:
+        """Begin costly work, whether the address may or not; `end` has to follow."""
         if address not in self._windows:
-            self._windows[address] = _Window(loop.time())
+            self._windows[address] = _Window(asyncio.get_running_loop().time())
         self._windows[address].at_work += 1
 
     def end(self, address: str) -> None:
@@ -127,19 +147,38 @@ class TimeShares:
         return max(self._due_s[address] - asyncio.get_running_loop().time(), 0.0)
 
 
-class Client:
-    """The client of the current request. Each step of the request is charged to the client's address."""
+def time_shares_of(address_percent: int) -> TimeShares:
+    """Return the accounts of addresses and of principals for a share of one address."""
+    return TimeShares(address_percent, TimeShares(min(PRINCIPAL_ADDRESSES * address_percent, 100)))
 
-    __slots__ = ("_address", "_begun", "_resumed_s", "_shares", "sender")
+
+class Client:
+    """The client of the current request. Each step of the request is charged to the client's address, and to its
+    principal once it is known.
+    """
+
+    __slots__ = ("_accounts", "_begun", "_open", "_resumed_s", "_shares", "sender", "worked_s")
 
     def __init__(self, shares: TimeShares, address: str) -> None:
         self._shares = shares
-        self._address = address
+        self._accounts: tuple[tuple[TimeShares, str], ...] = ((shares, address),)
+        """Accounts that are charged, each with the name of its holder."""
         self.sender = address
-        """Who takes turns with others in front of the log: the address, or the principal once it is known."""
+        """Who takes turns with others in front of the log, and holds what the request holds: the address, or the
+        principal once it is known."""
+        self.worked_s = 0.0
+        """Seconds of all steps up to the last `await` that waited."""
         self._begun = 0
+        self._open: tuple[tuple[TimeShares, str], ...] = ()
+        """Accounts with a window of this request, while one is open."""
         self._resumed_s: float | None = None
         """Time up to which the present step is charged. None between two steps."""
+
+    def becomes(self, name: str) -> None:
+        """Note the principal who sends the request."""
+        self.sender = PRINCIPAL_SENDER + name
+        if self._shares.of_principals is not None and len(self._accounts) == 1:
+            self._accounts = (*self._accounts, (self._shares.of_principals, name))
 
     def resume(self) -> None:
         """Note that a step begins."""
@@ -151,14 +190,15 @@ class Client:
         self._resumed_s = None
 
     async def rest(self, worked_s: float = 0.0) -> None:
-        """Rest until the address is down to its share. `worked_s` is charged only in a separate task, which has no
+        """Rest until the client is down to its share. `worked_s` is charged only in a separate task, which has no
         steps.
         """
         if self._resumed_s is None:
             self._charge(worked_s)
         else:
             self._settle()
-        await self._shares.rest(self._address)
+        shares, holder = max(self._accounts, key=_due_in_s)
+        await shares.rest(holder)
 
     async def rest_for(self, worked_s: float) -> None:
         """Charge `worked_s` of work that was not part of a step, then rest."""
@@ -167,36 +207,61 @@ class Client:
 
     def waited(self, waited_s: float) -> None:
         """Count the waiting time of a write, unless the write was costly itself."""
-        if not self._begun:
-            self._shares.count_wait(self._address, waited_s)
+        if self._begun:
+            return
+        (shares, address), *_ = self._accounts
+        shares.count_wait(address, waited_s)
+        if shares.of_principals is not None:  # where those without a principal wait beside the others
+            shares.of_principals.count_wait(self._accounts[-1][1], waited_s)
 
     async def come_to_share(self) -> None:
-        """Rest if the address has used more than its share; otherwise return at once."""
-        if self._shares.due_in_s(self._address) > 0:
-            await self._shares.rest(self._address)
+        """Rest if the client has used more than its share; otherwise return at once."""
+        account = max(self._accounts, key=_due_in_s)
+        if _due_in_s(account) > 0:
+            await account[0].rest(account[1])
 
     async def begin(self) -> None:
         """Begin costly work as `TimeShares.begin` does. A request that has begun already does not wait for itself."""
         if not self._begun:
-            await self._shares.begin(self._address)
+            self._open = self._accounts
+            while True:  # an account may be used while this waits for the other one
+                waited = [await shares.until_free(holder) for shares, holder in self._open]
+                if not any(waited[1:]):
+                    break
+            for shares, holder in self._open:
+                shares.open(holder)
         self._begun += 1
 
     def end(self) -> None:
         self._begun -= 1
         if not self._begun:
-            self._shares.end(self._address)
+            for shares, holder in self._open:
+                shares.end(holder)
+
+    def settled_s(self) -> float:
+        """Return the seconds of all steps so far, the present one included."""
+        if self._resumed_s is not None:
+            self._settle()
+        return self.worked_s
 
     def _settle(self) -> None:
         now_s = time.perf_counter()
         worked_s = now_s - (now_s if self._resumed_s is None else self._resumed_s)
         self._resumed_s = now_s
+        self.worked_s += worked_s
         if worked_s >= CHARGED_S_MIN:
             self._charge(worked_s)
 
     def _charge(self, worked_s: float) -> None:
-        """Charge the address, unless a window of this request is open: a window is charged as a whole."""
+        """Charge the accounts, unless a window of this request is open: a window is charged as a whole."""
         if not self._begun:
-            self._shares.charge(self._address, worked_s)
+            for shares, holder in self._accounts:
+                shares.charge(holder, worked_s)
+
+
+def _due_in_s(account: tuple[TimeShares, str]) -> float:
+    shares, holder = account
+    return shares.due_in_s(holder)
 
 
 PRINCIPAL_SENDER: Final = "principal "
@@ -218,10 +283,10 @@ def current() -> Client | None:
 
 
 def send_as(name: str) -> None:
-    """Note the principal who sends what this task proposes, instead of the address."""
+    """Note the principal whose request this task handles."""
     client = _client.get()
     if client is not None:
-        client.sender = PRINCIPAL_SENDER + name
+        client.becomes(name)
 
 
 def sender() -> str:

@@ -32,7 +32,7 @@ class TokenBucket:
         """Return the seconds until the bucket holds `tokens`, at most a full one; 0 or less when it does."""
         return self._full_s + tokens * self._token_s - BURST_S - ROUNDING_S - now_s
 
-    def take(self, now_s: float, tokens: int) -> None:
+    def take(self, now_s: float, tokens: float) -> None:
         """Take the tokens, whether the bucket holds them or not."""
         self._last_s = tokens * self._token_s
         self._full_s = max(self._full_s, now_s) + self._last_s

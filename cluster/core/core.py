@@ -11,10 +11,11 @@ from aiohttp import web
 from cluster.budgets import time_shares
 from cluster.budgets.capacity import require_capacity
 from cluster.budgets.client_budget import ByteBudget
-from cluster.budgets.connection_limits import connections_of
+from cluster.budgets.connection_limits import connections_of, limits_of
+from cluster.budgets.holdings import ADMINISTRATION_BYTES, Holdings, request_bytes_max
 from cluster.budgets.quotas import Quotas
 from cluster.budgets.request_deadline import remaining_s
-from cluster.budgets.time_shares import Client, TimeShares
+from cluster.budgets.time_shares import Client, time_shares_of
 from cluster.budgets.turns import BODY_TURN_BYTES, PAGE_TURN_BYTES, REBALANCED_AT_ONCE, Turns
 from cluster.core.audit_trail import AuditTrail
 from cluster.core.background import Background
@@ -54,16 +55,6 @@ SOUGHT_BYTES_MIN: Final = 16 * 1024
 quickly as it is found."""
 SOUGHT_BLOCKS_MAX: Final = 100
 """Maximum number of blocks of a command that is looked up as a repetition: each takes up to 10 µs of the loop."""
-ADMINISTRATION_BYTES: Final = 1024 * 1024
-"""Bytes of request bodies that are reserved for administration, in addition to the bytes of other requests."""
-
-
-def request_bytes_max(config: NodeConfig) -> int:
-    """Return the bytes of request bodies that a node holds at a time. The largest request fits one address' share."""
-    fits_largest = -(-config.max_request_bytes * 100 // config.address_share_percent)
-    return max(config.max_in_flight_bytes, fits_largest) + ADMINISTRATION_BYTES
-
-
 _FREES: Final = (ExpireMessages, ReleaseMessages, CountBytes, DeleteTopic, PurgeTopic, DeleteGroup)
 """Commands that are accepted on a low disk: they are small and free more than they take."""
 
@@ -113,7 +104,8 @@ class Core:
         self.quotas = quotas
         if quotas is not None:
             metrics.add_gauges(quotas.counters)
-        self.time_shares = TimeShares(config.address_time_percent)
+        self.holdings = Holdings(config, limits_of(self.connections, self.admin_connections), quotas)
+        self.time_shares = time_shares_of(config.address_time_percent)
         metrics.add_gauges(self.time_shares.counters)
         self.request_times = RequestTimes(
             config.slow_request_ms, lambda request: self.access.principal_of(request).name
@@ -131,9 +123,7 @@ class Core:
         self.log_page_turns = Turns(PAGE_TURN_BYTES)
         """Turns of log pages, apart from queue pages: a log reader does not keep its host's consumers waiting."""
         self.rebalance_turns = Turns(REBALANCED_AT_ONCE)
-        self.response_budget = ByteBudget(
-            RESPONSE_BYTES_MAX, share_percent, "responses wait to be read by their clients"
-        )
+        self.response_budget = ByteBudget(RESPONSE_BYTES_MAX, share_percent, "responses wait to be read by clients")
         self.log_pins = LogPins()
         """What backups under way need of the log."""
         self.loop_delay_s = 0.0

@@ -305,8 +305,9 @@ class GroupCoordinator:
         is_behind = member.generation != body.generation and core.waiters.rests(group)
         try:
             while (is_behind or member.generation == body.generation) and (left_s := ends_s - loop.time()) > 0:
-                if not await core.waiters.wait_group(group, left_s, is_behind=is_behind):
-                    break
+                with core.holdings.long_poll(keeps_session=True):
+                    if not await core.waiters.wait_group(group, left_s, is_behind=is_behind):
+                        break
                 is_behind = False
                 core.require_leader()
                 member = self._member(group, member_id)

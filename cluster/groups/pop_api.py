@@ -16,6 +16,7 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, UnsetType
 
+from cluster.budgets.filter_time import FilterTime
 from cluster.budgets.pace import Pace
 from cluster.core.core import Core
 from cluster.filters.selection import Selects
@@ -221,8 +222,10 @@ class PopApi:
             pop_filter(topic, body.tags, body.filter) if selects is not None else None,
         )
         ends_s = loop.time() + body.wait_ms / 1000
+        time_of_filter = FilterTime(None if selects is None else core.quotas)
         while True:
-            popped = await self._try(command, selects)
+            with time_of_filter.measured():
+                popped = await self._try(command, selects)
             if popped is not None and popped.messages:
                 try:
                     return json_response(await self._view(popped))
@@ -230,10 +233,11 @@ class PopApi:
                     self._left.note(popped)
                     raise
             left_s = ends_s - loop.time()
-            if left_s <= 0 or core.waiters.closed:
+            if left_s <= 0 or core.waiters.closed or time_of_filter.owes:
                 return json_response(PopView(messages=[]))
             if popped is None or not self._may_take(command):
-                await core.waiters.wait_topics((topic, RETRY_PREFIX + group), left_s)
+                with core.holdings.long_poll():
+                    await core.waiters.wait_topics((topic, RETRY_PREFIX + group), left_s)
             core.require_leader()
 
     async def ack(self, request: web.Request) -> web.Response:

@@ -13,8 +13,7 @@ import msgspec
 from aiohttp import web
 
 from cluster.budgets import request_deadline, time_shares
-from cluster.budgets.client_notes import ClientNotes
-from cluster.budgets.connections import Connection, address_of_request
+from cluster.budgets.connections import Connection, Connections, address_of_request
 from cluster.core.core import Core
 from cluster.http.administration import IS_ADMINISTRATION, handler_of
 from cluster.http.early_answer import answer_early
@@ -32,6 +31,7 @@ from cluster.limits import JSON_BYTES_MAX
 from cluster.problems import Problem, problem_of
 from cluster.process.request_scope import REQUEST_ID_HEADER, current
 from cluster.security.client_certificate import certificate_ends_ms
+from cluster.security.principals import ANONYMOUS_NAME
 from raft.errors import NoLeader, NotLeader
 from store.log.errors import DiskFull
 
@@ -113,8 +113,8 @@ def make_application(core: Core, routes: Sequence[Route], *, administers: bool =
                 _require_reserve_for(request)
             request_deadline.begin(request)
             guard.check(request)
-            if connection is not None and connections.is_look_due(connection):
-                _look(core, request, connection.notes)
+            if connection is not None and request.path not in ALWAYS_SERVED and connections.is_look_due(connection):
+                _look(core, request, connections, connection)
             with hold_of(request, core, address):
                 response = await time_shares.charged(client, _handled(core, request, handler, address))
         except Exception as error:
@@ -164,20 +164,35 @@ async def _handled(core: Core, request: web.Request, handler: Inner, address: st
 
 
 def _is_last(core: Core, request: web.Request, connection: Connection | None) -> bool:
-    """Return whether the connection ends with this answer: it is in the reserve, or its client's certificate has
-    expired meanwhile, so that another handshake has to decide.
+    """Return whether the connection ends with this answer: it is in the reserve, or one more than its principal may
+    have, or its client's certificate has expired meanwhile, so that another handshake has to decide.
     """
-    return (connection is not None and connection.in_reserve) or certificate_ends_ms(request) <= core.wall_ms()
+    has_no_room = connection is not None and (connection.in_reserve or connection.notes.is_beyond)
+    return has_no_room or certificate_ends_ms(request) <= core.wall_ms()
 
 
-def _look(core: Core, request: web.Request, notes: ClientNotes) -> None:
-    if request.path not in ALWAYS_SERVED:  # probes are answered without a look at who asks
-        notes.look(request, core.access.principal_of(request).name if core.access.is_on else None)
+def _look(core: Core, request: web.Request, connections: Connections, connection: Connection) -> None:
+    """Note who asks, for whom the connection counts from now on. Raises Problem quota_exceeded or overloaded when that
+    principal has no room for it, unless the request is for administration.
+    """
+    name = core.access.principal_of(request).name if core.access.is_on else None
+    connection.notes.look(request, name)
+    holder = connection.address if name in (None, ANONYMOUS_NAME) else f"{time_shares.PRINCIPAL_SENDER}{name}"
+    try:
+        connections.count_for(connection, holder, core.holdings)
+    except Problem:
+        if not _is_administration(request):
+            raise
+
+
+def _is_administration(request: web.Request) -> bool:
+    """Return whether the request is answered on a connection for which there is no room."""
+    return request.path in ALWAYS_SERVED or request.path.startswith((CLUSTER_PATH, AUDIT_PATH))
 
 
 def _require_reserve_for(request: web.Request) -> None:
     """Raise Problem overloaded unless connections in the reserve may serve the request."""
-    if request.path not in ALWAYS_SERVED and not request.path.startswith((CLUSTER_PATH, AUDIT_PATH)):
+    if not _is_administration(request):
         raise Problem("overloaded", "too many connections, in all or of your address; send it again on another one")
 
 
@@ -197,15 +212,18 @@ def note_headers(response: web.Response) -> None:
 async def _deliver(core: Core, request: web.Request, response: web.Response, address: str) -> web.StreamResponse:
     """Return a small response for the server to write; write a large one here, within the budget and the time.
 
-    Raises Problem overloaded when the response to a read exceeds the address' share, and ConnectionError.
+    Raises Problem overloaded or quota_exceeded when the response to a read exceeds the share of the address or of the
+    principal, and ConnectionError.
     """
     body = response.body
     if not isinstance(body, bytes) or len(body) <= SMALL_RESPONSE_BYTES:
         return response
     if request.method == "GET":  # the outcome of a write is sent whatever the budget, because the write is done
         core.response_budget.require_room(address, len(body))
+        core.holdings.require_room("response_bytes", time_shares.sender(), len(body))
     note_headers(response)
-    with core.response_budget.holding(address, len(body)):
+    held = core.holdings.holding("response_bytes", time_shares.sender(), len(body))
+    with core.response_budget.holding(address, len(body)), held:
         return await write_large(request, response, body, response_timeout_s(core))
 
 

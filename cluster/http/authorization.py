@@ -14,6 +14,7 @@ from cluster.core.core import Core
 from cluster.http.routes import Handler, Route
 from cluster.problems import Problem, problem_of
 from cluster.process.line_pace import AUDIT_LOGGER
+from cluster.security.principals import ANONYMOUS_NAME
 from raft.errors import NotLeader
 
 _audit = logging.getLogger(AUDIT_LOGGER)
@@ -79,14 +80,14 @@ def authorized(core: Core, route: Route) -> Handler:
 
     async def handler(request: web.Request) -> web.StreamResponse:
         if access.action is None:
-            control.require_principal(request)
+            principal = control.require_principal(request).name
         else:
-            control.require(request, access.action, access.resource(request.match_info.get(access.parameter, "")))
-        if writes and (name := control.proved_name(request)):
-            time_shares.send_as(name)
+            resource = access.resource(request.match_info.get(access.parameter, ""))
+            principal = control.require(request, access.action, resource).name
+        if principal != ANONYMOUS_NAME:
+            time_shares.send_as(principal)
         if not is_audited:
             return await inner(request)
-        principal = control.principal_of(request).name  # before the call, which may delete him
         answer: web.StreamResponse | Exception | None = None
         try:
             answer = response = await inner(request)

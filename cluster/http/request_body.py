@@ -39,6 +39,9 @@ class RequestHold:
         self._turn_bytes = 0
         self._address = address
         self._held_bytes = 0
+        self._holder = ""
+        self._announced_bytes = 0
+        """Bytes that count for the holder: those announced, or those that came if they are more."""
         self._costly: Client | None = None
         self.administers = path.startswith(CLUSTER_PATH)
 
@@ -49,6 +52,9 @@ class RequestHold:
         if self._held_bytes:
             self._budget.give_back(self._address, self._held_bytes)
             self._held_bytes = 0
+        if self._announced_bytes:
+            self._core.holdings.give_back("request_bytes", self._holder, self._announced_bytes)
+            self._announced_bytes = 0
         if self._turn_bytes:
             self._core.body_turns.give_back(self._address, self._turn_bytes)
             self._turn_bytes = 0
@@ -67,6 +73,19 @@ class RequestHold:
         if self._held_bytes > CHEAP_BYTES_MAX and client is not None and self._costly is None:
             await client.come_to_share()
 
+    def announce(self, size_bytes: int) -> None:
+        """Count a body of this size for the principal, who may have several under way: what they announce counts at
+        once, so that they do not stop each other half way. Raises Problem quota_exceeded or overloaded.
+        """
+        more, holdings = size_bytes - self._announced_bytes, self._core.holdings
+        if more <= 0 or self.administers:
+            return
+        self._holder = self._holder or time_shares.sender()
+        if size_bytes > SMALL_BODY_BYTES_MAX:
+            holdings.require_room("request_bytes", self._holder, more, own=self._announced_bytes)
+        holdings.take("request_bytes", self._holder, more)
+        self._announced_bytes = size_bytes
+
     def require_room(self, size_bytes: int) -> None:
         """Raise Problem overloaded when the address may not hold `size_bytes` more.
 
@@ -78,8 +97,11 @@ class RequestHold:
         self._budget.require_room(self._address, size_bytes, administers=self.administers)
 
     def grow(self, size_bytes: int) -> None:
-        """Count `size_bytes` more that have arrived. Raises Problem overloaded when the address may not hold them."""
+        """Count `size_bytes` more that have arrived. Raises Problem overloaded when the address or the principal may
+        not hold them, and quota_exceeded.
+        """
         self.require_room(size_bytes)
+        self.announce(self._held_bytes + size_bytes)
         self._budget.take(self._address, size_bytes)
         self._held_bytes += size_bytes
 
@@ -96,8 +118,9 @@ def hold_of(request: web.Request, core: Core, address: str) -> RequestHold:
 async def read_body(request: web.Request, core: Core, bytes_max: int = REQUEST_BYTES_MAX) -> bytes:
     """Read the whole body, `bytes_max` bytes at most, and wait for its turn.
 
-    Raises Problem request_too_large or overloaded before or while reading, request_timeout when the body does not
-    arrive in time, invalid_request when it is malformed, and Overloaded when its turn does not come in time.
+    Raises Problem request_too_large, overloaded or quota_exceeded before or while reading, request_timeout when the
+    body does not arrive in time, invalid_request when it is malformed, and Overloaded when its turn does not come in
+    time.
     """
     hold = request[_HOLD]
     limit = min(core.config.max_request_bytes, bytes_max)
@@ -113,6 +136,7 @@ async def read_body(request: web.Request, core: Core, bytes_max: int = REQUEST_B
             hold.grow(len(body))
         else:
             hold.require_room(announced)
+            hold.announce(announced)
             async with asyncio.timeout(core.config.request_timeout_ms / 1000):
                 body = await _read_on(request, hold, limit)
     except TimeoutError:

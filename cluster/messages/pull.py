@@ -12,6 +12,7 @@ from aiohttp import web
 from msgspec import UNSET, UnsetType
 
 from cluster.budgets.connections import address_of_request
+from cluster.budgets.filter_time import FilterTime
 from cluster.budgets.pace import Pace
 from cluster.core.core import Core
 from cluster.filters.selection import Selects, by_expression, by_tags, tag_set
@@ -129,7 +130,7 @@ class PullApi:
         query = self._from_start(topic, queue, query)
         if not wants_msgpack(request):
             messages = MessagePage(topic, queue, query, selects, added_properties(self._core.state, topic))
-            max_offset = await self._fill(request, messages, topic, queue, query)
+            max_offset = await self._fill(request, messages, topic, queue, query, selects)
             view = PullView(
                 messages=messages.messages,
                 next_offset=messages.next_offset,
@@ -140,7 +141,7 @@ class PullApi:
         if selects is None:
             return await self._pull_blocks(request, topic, queue, query)
         blocks = BlockPage(query, selects)
-        max_offset = await self._fill(request, blocks, topic, queue, query)
+        max_offset = await self._fill(request, blocks, topic, queue, query, selects)
         pulled = BlockPullView(
             batches=blocks.batches, next_offset=blocks.next_offset, max_offset=max_offset, min_offset=blocks.min_offset
         )
@@ -180,20 +181,24 @@ class PullApi:
         start = self._core.state.min_offset(topic, queue)
         return msgspec.structs.replace(query, offset=start, wait_ms=0) if query.offset < start else query
 
-    async def _fill(self, request: web.Request, page: Page, topic: str, queue: int, query: PullQuery) -> int:
+    async def _fill(
+        self, request: web.Request, page: Page, topic: str, queue: int, query: PullQuery, selects: Selects | None
+    ) -> int:
         """Fill the page with selected messages, and wait for more while it is empty. Return the end of the queue."""
         deadline_s = asyncio.get_running_loop().time() + query.wait_ms / 1000
         scanned_bytes, moved = 0, False
+        time_of_filter = FilterTime(None if selects is None else self._core.quotas)
         while True:
             left_s = deadline_s - asyncio.get_running_loop().time()
             await self._wait_beyond(topic, queue, page.next_offset, left_s)
             self._core.response_budget.require_room()
             async with self._turn(request, query):
-                scanned_bytes, at_end = await self._scan(page, topic, queue, query, scanned_bytes)
+                with time_of_filter.measured():
+                    scanned_bytes, at_end = await self._scan(page, topic, queue, query, scanned_bytes)
             if page.next_offset > query.offset and not moved:
                 moved = True
                 deadline_s = min(deadline_s, asyncio.get_running_loop().time() + MOVED_WAIT_S)
-            if page.found or not at_end or self._core.waiters.closed or left_s <= 0:
+            if page.found or not at_end or self._core.waiters.closed or left_s <= 0 or time_of_filter.owes:
                 break
         self._count(topic, page.found, page.size_bytes)
         return self._core.state.max_offset(topic, queue)
@@ -256,7 +261,8 @@ class PullApi:
             detail = f"queue {queue} of {topic} ends at {end}, offset {offset} is beyond it"
             raise Problem("offset_out_of_range", detail, {"topic": topic, "queue": queue, "max_offset": end})
         if offset == end and timeout_s > 0:
-            await self._core.waiters.wait_queue(topic, queue, timeout_s)
+            with self._core.holdings.long_poll():
+                await self._core.waiters.wait_queue(topic, queue, timeout_s)
 
     def _count(self, topic: str, messages: int, size: int) -> None:
         if messages:

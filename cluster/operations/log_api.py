@@ -137,4 +137,5 @@ class LogApi:
         """Wait until the entry is applied, or the time is over."""
         core = self._core
         if from_index > core.raft.applied_index and wait_ms:
-            await core.waiters.entries.wait(from_index, wait_ms / 1000)
+            with core.holdings.long_poll():
+                await core.waiters.entries.wait(from_index, wait_ms / 1000)

@@ -5,7 +5,8 @@ from typing import Annotated
 from aiohttp import web
 from msgspec import Meta
 
-from cluster.budgets.quotas import Kind, Quota
+from cluster.budgets.quotas import HeldQuota, Kind, Quota
+from cluster.budgets.time_shares import PRINCIPAL_SENDER
 from cluster.core.core import Core
 from cluster.http.app import json_response
 from cluster.http.requests import Request, parse_query
@@ -34,9 +35,17 @@ class QuotaUsageView(Response, kw_only=True, frozen=True):
     requests_per_s: int
     in_bytes_per_s: int
     out_bytes_per_s: int
+    filter_ms_per_s: int
+    connections: int
+    long_polls: int
+    held_bytes: int
     requests_left: int | None
     in_bytes_left: int | None
     out_bytes_left: int | None
+    filter_ms_left: int | None
+    connections_left: int | None
+    long_polls_left: int | None
+    held_bytes_left: int | None
     throttled: int | None
 
 
@@ -78,27 +87,37 @@ class QuotaApi:
             return json_response(QuotasView(node_id=node_id, limited=False, principals=[], next=None))
         found = quotas.page(query.kind, query.after, query.limit + 1)
         now_s = quotas.steady_s()
-        shown = [
-            _view(name, quota, now_s, quotas.throttled(name) if query.kind == "user" else None)
-            for name, quota in found[: query.limit]
-        ]
+        shown = [self._view(name, quota, now_s, query.kind) for name, quota in found[: query.limit]]
         following = shown[-1].principal if len(shown) < len(found) else None
         return json_response(
             QuotasView(node_id=node_id, limited=not quotas.is_unlimited, principals=shown, next=following)
         )
 
+    def _view(self, name: str, quota: Quota, now_s: float, kind: Kind) -> QuotaUsageView:
+        quotas, holdings = self._core.quotas, self._core.holdings
+        holder = f"{PRINCIPAL_SENDER}{name}" if kind == "user" else name
+        requests, in_bytes, out_bytes, filter_ms = quota.usage(now_s)
+        rates = quota.rates
 
-def _view(name: str, quota: Quota, now_s: float, throttled: int | None) -> QuotaUsageView:
-    requests, in_bytes, out_bytes = quota.usage(now_s)
-    rates = quota.rates
-    return QuotaUsageView(
-        principal=name,
-        weight=rates.weight or 1,
-        requests_per_s=rates.requests_per_s or 0,
-        in_bytes_per_s=rates.in_bytes_per_s or 0,
-        out_bytes_per_s=rates.out_bytes_per_s or 0,
-        requests_left=requests,
-        in_bytes_left=in_bytes,
-        out_bytes_left=out_bytes,
-        throttled=throttled,
-    )
+        def left(of: HeldQuota, limit: int | None) -> int | None:
+            return limit - holdings.held_by(holder, of) if limit else None
+
+        return QuotaUsageView(
+            principal=name,
+            weight=rates.weight or 1,
+            requests_per_s=rates.requests_per_s or 0,
+            in_bytes_per_s=rates.in_bytes_per_s or 0,
+            out_bytes_per_s=rates.out_bytes_per_s or 0,
+            filter_ms_per_s=rates.filter_ms_per_s or 0,
+            connections=rates.connections or 0,
+            long_polls=rates.long_polls or 0,
+            held_bytes=rates.held_bytes or 0,
+            requests_left=requests,
+            in_bytes_left=in_bytes,
+            out_bytes_left=out_bytes,
+            filter_ms_left=filter_ms,
+            connections_left=left("connections", rates.connections),
+            long_polls_left=left("long_polls", rates.long_polls),
+            held_bytes_left=left("held_bytes", rates.held_bytes),
+            throttled=quotas.throttled(name) if kind == "user" and quotas is not None else None,
+        )

@@ -177,7 +177,7 @@ class NodeConfig(CredentialOptions, frozen=True, kw_only=True, forbid_unknown_fi
         str | None,
         Meta(
             description="TOML file with the requests, bytes of requests and bytes of answers that each user, and each "
-            "client address without credentials, may ask of this node in a second. Read again when it changes."
+            "client address without credentials, may ask of this node in a second or hold. Read again when it changes."
         ),
     ] = None
     insecure_http: Annotated[

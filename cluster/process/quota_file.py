@@ -1,5 +1,5 @@
 """The file of quotas: what each user, and each client address without credentials, may ask of this node in a second,
-and its share of the log.
+may hold of it at a time, and its share of the log.
 """
 
 import tomllib
@@ -18,13 +18,17 @@ FILE_BYTES_MAX: Final = 256 * 1024
 RATE_MAX: Final = 1_000_000_000_000
 BYTES_PER_S_MIN: Final = 1_024
 """Least limit of bytes in a second. With less, one request would be followed by hours of refusals."""
+FILTER_MS_MAX: Final = 1_000
+"""Largest limit of the processor time of filters in a second: the loop, in which they are evaluated, has no more."""
 WEIGHT_MAX: Final = 100
 """Largest weight of a principal's turns in front of the log; the least is 1."""
-NOT_USERS: Final = frozenset({"admin", "anonymous"})
+ADMINISTRATOR: Final = "admin"
+NOT_USERS: Final = frozenset({ADMINISTRATOR, "anonymous"})
 """Names that no user can have: the built-in administrator, who has no quota, and clients without credentials."""
 
 UserName = Annotated[str, Meta(pattern=USER_PATTERN)]
 Rate = Annotated[int, Meta(ge=0, le=RATE_MAX)]
+FilterMs = Annotated[int, Meta(ge=0, le=FILTER_MS_MAX)]
 Weight = Annotated[int, Meta(ge=1, le=WEIGHT_MAX)]
 
 
@@ -42,13 +46,23 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Bytes of bodies of requests."""
     out_bytes_per_s: Rate | None = None
     """Bytes of bodies of answers."""
+    filter_ms_per_s: FilterMs | None = None
+    """Processor time of searches with a filter, in ms."""
+    connections: Rate | None = None
+    """Connections that requests have come on, at a time."""
+    long_polls: Rate | None = None
+    """Requests that wait, at a time."""
+    held_bytes: Rate | None = None
+    """Bytes of bodies of requests that are not answered, and of large answers that are not read, at a time."""
     weight: Weight | None = None
     """Share of the log while more waits for it than one entry holds, relative to the weights of the others."""
 
     @property
     def has_effect(self) -> bool:
         """Whether the principal is limited, or has another weight than 1."""
-        return bool(self.requests_per_s or self.in_bytes_per_s or self.out_bytes_per_s) or self.weight not in (None, 1)
+        in_a_second = self.requests_per_s or self.in_bytes_per_s or self.out_bytes_per_s or self.filter_ms_per_s
+        at_a_time = self.connections or self.long_polls or self.held_bytes
+        return bool(in_a_second or at_a_time) or self.weight not in (None, 1)
 
 
 class QuotaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

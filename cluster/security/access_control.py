@@ -110,16 +110,17 @@ class AccessControl:
 
     # --- decisions ---------------------------------------------------------------------------------------------
 
-    def require(self, request: web.Request, action: Action, *resources: Resource, said: str = "") -> None:
-        """Raise Problem unauthenticated or forbidden unless the request may do `action` on all resources. `said` is
-        named in its place where the action would tell whether the resource exists.
+    def require(self, request: web.Request, action: Action, *resources: Resource, said: str = "") -> Principal:
+        """Return the principal. Raises Problem unauthenticated or forbidden unless it may do `action` on all resources.
+        `said` is named in its place where the action would tell whether the resource exists.
         """
-        if not self.is_on:
-            return
         principal = self.principal_of(request)
+        if not self.is_on:
+            return principal
         for resource in resources:
             if not principal.verdict(action, resource).allowed:
                 self._refuse(request, principal, said or action, resource)
+        return principal
 
     def may(self, request: web.Request, action: Action, resource: Resource, *, asked_for: bool = False) -> bool:
         """Return whether to show or do something. `asked_for` says that the request is about this resource alone, so
@@ -134,13 +135,12 @@ class AccessControl:
             self._refused[_UNAUTHENTICATED if isinstance(principal, Nothing) else _FORBIDDEN] += 1
         return self.mode == "permissive"
 
-    def require_principal(self, request: web.Request) -> None:
-        """Raise Problem unauthenticated unless the request shows valid credentials."""
-        if not self.is_on:
-            return
+    def require_principal(self, request: web.Request) -> Principal:
+        """Return the principal. Raises Problem unauthenticated unless the request shows valid credentials."""
         principal = self.principal_of(request)
-        if isinstance(principal, Nothing):
+        if self.is_on and isinstance(principal, Nothing):
             self._refuse(request, principal, "do", None)
+        return principal
 
     def _refuse(self, request: web.Request, principal: Principal, action: str, resource: Resource | None) -> None:
         """Count and log the refusal, and raise its Problem when permissions are enforced."""

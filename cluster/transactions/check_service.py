@@ -141,9 +141,10 @@ class CheckService:
             if timeout_s <= 0:
                 self._scan()
             else:
-                self._nudge.set()
-                async with asyncio.timeout(timeout_s):
-                    await poller.woken
+                with self._core.holdings.long_poll():
+                    self._nudge.set()
+                    async with asyncio.timeout(timeout_s):
+                        await poller.woken
         except TimeoutError:
             pass
         except asyncio.CancelledError:

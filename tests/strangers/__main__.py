@@ -7,6 +7,7 @@ leader was lost.
 import argparse
 import asyncio
 import json
+import logging
 import sys
 import tempfile
 from pathlib import Path
@@ -22,6 +23,8 @@ def main() -> int:
     parser.add_argument("--attempts", type=int, default=10_000, metavar="N", help="number of attempts (10000)")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the attempts (1)")
     options = parser.parse_args()
+    # Nodes hang up on strangers, as they should: asyncio would warn of each one that writes on.
+    logging.getLogger("asyncio").setLevel(logging.ERROR)
 
     def progress(made: int) -> None:
         if made % SHOWN_EVERY == 0:

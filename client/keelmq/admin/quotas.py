@@ -16,9 +16,17 @@ class QuotaUsage(View, frozen=True, kw_only=True):
     requests_per_s: int
     in_bytes_per_s: int
     out_bytes_per_s: int
+    filter_ms_per_s: int = 0
+    connections: int = 0
+    long_polls: int = 0
+    held_bytes: int = 0
     requests_left: int | None = None
     in_bytes_left: int | None = None
     out_bytes_left: int | None = None
+    filter_ms_left: int | None = None
+    connections_left: int | None = None
+    long_polls_left: int | None = None
+    held_bytes_left: int | None = None
     throttled: int | None = None
 
 

@@ -15,7 +15,7 @@ def named(page: Any) -> list[str]:
 
 async def test_what_is_left_is_shown_and_may_be_a_debt(tmp_path: Path) -> None:
     file = tmp_path / "quotas.toml"
-    file.write_text(f"[anonymous]\nrequests_per_s = 3\nin_bytes_per_s = {KIB}\nweight = 4\n")
+    file.write_text(f"[anonymous]\nrequests_per_s = 3\nin_bytes_per_s = {KIB}\nconnections = 5\nweight = 4\n")
     fatal: list[str] = []
     async with running_node(node_config(tmp_path, quota_file=str(file)), fatal) as node:
         assert (await node.call("PUT", "/v1/topics/orders", {"queues": 1})).status == 201
@@ -31,9 +31,17 @@ async def test_what_is_left_is_shown_and_may_be_a_debt(tmp_path: Path) -> None:
             "requests_per_s": 3,
             "in_bytes_per_s": KIB,
             "out_bytes_per_s": 0,
+            "filter_ms_per_s": 0,
+            "connections": 5,
+            "long_polls": 0,
+            "held_bytes": 0,
             "weight": 4,
             "requests_left": 2,
             "out_bytes_left": None,
+            "filter_ms_left": None,
+            "connections_left": 4,
+            "long_polls_left": None,
+            "held_bytes_left": None,
             "throttled": None,
         }
         assert (page["node_id"], page["limited"], page["next"]) == (1, True, None)

@@ -8,8 +8,8 @@ import pytest
 
 from cluster.budgets.connection_limits import connections_max
 from cluster.budgets.connections import FILES_RESERVED, HEARD_MAX, RESERVED_CONNECTIONS
+from cluster.budgets.holdings import ADMINISTRATION_BYTES
 from cluster.budgets.turns import BODY_TURN_BYTES, PAGE_TURN_BYTES
-from cluster.core.core import ADMINISTRATION_BYTES
 from cluster.http.request_body import ADMINISTRATION_BODY_BYTES_MAX, SMALL_BODY_BYTES_MAX, WITHOUT_TURN_BYTES_MAX
 from cluster.limits import HTTP_CONNECTIONS_MAX, LOG_BYTES_MAX, PULL_BYTES_MAX, RESPONSE_BYTES_MAX
 from tests.unit.cluster.conftest import Node

@@ -249,3 +249,88 @@ async def test_a_short_step_costs_nothing() -> None:
 
     await time_shares.charged(Client(shares, COSTLY), short())
     assert shares.due_in_s(COSTLY) == 0
+
+
+def client_of(shares: TimeShares, address: str, name: str | None) -> Client:
+    client = Client(shares, address)
+    if name is not None:
+        client.becomes(name)
+    return client
+
+
+async def work_as(client: Client) -> None:
+    """Do costly work as many times as fill the windows that `share_of` expects."""
+    for _ in range(ROUNDS):
+        await client.begin()
+        await asyncio.sleep(WORK_S)
+        client.end()
+    await client.rest()
+
+
+async def write_as(client: Client) -> None:
+    while True:
+        client.waited(WAITED_S / 8)
+        await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize(("beside", "percent"), [("other", PERCENT), ("shop", 100), (None, PERCENT)])
+def test_a_principal_has_a_share_from_all_its_addresses(beside: str | None, percent: int) -> None:
+    """The principal works from two addresses in turn, and others wait at one of them."""
+
+    async def scenario() -> None:
+        shares = TimeShares(100, TimeShares(PERCENT))
+        of_shop = [client_of(shares, address, "shop") for address in (COSTLY, OTHER)]
+
+        async def in_turn() -> None:
+            for number in range(ROUNDS):
+                client = of_shop[number % 2]
+                await client.begin()
+                await asyncio.sleep(WORK_S)
+                client.end()
+            await of_shop[0].rest()
+
+        found = await share_of(in_turn(), write_as(client_of(shares, COSTLY, beside)))
+        assert found == pytest.approx(percent / 100)
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_principal_is_spared_by_those_at_its_address() -> None:
+    async def scenario() -> None:
+        shares = TimeShares(PERCENT, TimeShares(PERCENT))
+        writing = write_as(client_of(shares, COSTLY, "other"))
+        assert await share_of(work_as(client_of(shares, COSTLY, "shop")), writing) == pytest.approx(PERCENT / 100)
+
+    run_in_virtual_time(scenario())
+
+
+def test_an_address_keeps_its_share_whoever_uses_it() -> None:
+    async def scenario() -> None:
+        shares = TimeShares(PERCENT, TimeShares(100))
+        writing = write_as(client_of(shares, OTHER, None))
+        assert await share_of(work_as(client_of(shares, COSTLY, "shop")), writing) == pytest.approx(PERCENT / 100)
+
+    run_in_virtual_time(scenario())
+
+
+def test_who_waits_for_one_account_opens_no_window_in_the_other() -> None:
+    """An address does not pay for the time in which its principal waits."""
+
+    async def scenario() -> None:
+        shares = TimeShares(PERCENT, TimeShares(PERCENT))
+        writing = asyncio.create_task(write_as(client_of(shares, THIRD, "other")))
+        await asyncio.sleep(1.0)
+        first, second = client_of(shares, COSTLY, "shop"), client_of(shares, OTHER, "shop")
+        await first.begin()
+        await asyncio.sleep(2 * JOINED_S)
+        waiting = asyncio.create_task(second.begin())
+        await asyncio.sleep(WORK_S)
+        assert not waiting.done()
+        assert shares.due_in_s(OTHER) == 0
+        first.end()
+        await waiting
+        second.end()
+        assert shares.due_in_s(OTHER) == pytest.approx(0.0, abs=WORK_S / 10)
+        writing.cancel()
+
+    run_in_virtual_time(scenario())

@@ -215,18 +215,30 @@ def quota(
     if as_json:
         print_json({"principals": [each.document for each in usages]})
         return
+    fewer = [each for each in _RARE_QUOTAS if any(getattr(usage, each[1]) for usage in usages)]
     rows = [
         (
             each.principal,
             _of_quota(each.requests_left, each.requests_per_s),
             _of_quota(each.in_bytes_left, each.in_bytes_per_s),
             _of_quota(each.out_bytes_left, each.out_bytes_per_s),
+            *(_of_quota(getattr(each, f"{name}_left"), getattr(each, limit)) for name, limit, _ in fewer),
             each.weight,
             "" if each.throttled is None else each.throttled,
         )
         for each in usages
     ]
-    print_table(None, [kind, "requests left", "bytes in left", "bytes out left", "weight", "throttled"], rows)
+    left = ["requests left", "bytes in left", "bytes out left", *(f"{words} left" for *_, words in fewer)]
+    print_table(None, [kind, *left, "weight", "throttled"], rows)
+
+
+_RARE_QUOTAS: Final = (
+    ("filter_ms", "filter_ms_per_s", "filter ms"),
+    ("connections", "connections", "connections"),
+    ("long_polls", "long_polls", "long polls"),
+    ("held_bytes", "held_bytes", "bytes held"),
+)
+"""Quotas that have a column only where somebody has one: the name of the rest, the limit, and the words for both."""
 
 
 def _of_quota(left: int | None, limit: int) -> str:
