@@ -98,6 +98,8 @@ SESSION_TIMEOUT_MS_MIN: Final = 1_000
 SESSION_TIMEOUT_MS_MAX: Final = 30 * 60_000
 LOG_BYTES_DEFAULT: Final = 1024 * 1024
 LOG_BYTES_MAX: Final = 16 * 1024 * 1024
+LOG_TOPICS_MAX: Final = 64
+"""Maximum number of names by which a reader of events selects topics: each event is compared with all of them."""
 RESPONSE_BYTES_MAX: Final = 64 * 1024 * 1024
 """Maximum bytes of large responses that a node holds at a time for clients that have not read them yet."""
 URL_LENGTH_MAX: Final = 2_048

@@ -10,6 +10,7 @@ from cluster.core.core import Core
 from cluster.http.requests import Natural, Request, WaitMs, parse_query
 from cluster.http.routes import OCTET_STREAM, Route
 from cluster.limits import INT64_MAX, LOG_BYTES_DEFAULT, LOG_BYTES_MAX
+from cluster.operations.event_selection import selection_of
 from cluster.operations.log_events import EventsPage
 from cluster.problems import Problem
 from cluster.security.access import LOG_READ
@@ -24,11 +25,13 @@ class LogQuery(Request, kw_only=True, frozen=True):
 
 class LogEventsQuery(LogQuery, kw_only=True, frozen=True):
     """Selects entries with `from_index` <= index < `to_index`. Of the first entry, events are sent from `from_event`
-    on."""
+    on. `topics` and `types` have commas between names; of events, only those that fit both are sent."""
 
     from_event: Natural = 0
     to_index: Natural | None = None
     blocks: bool = True
+    topics: str | None = None
+    types: str | None = None
 
 
 NEXT_INDEX_HEADER: Final = "KeelMQ-Next-Index"
@@ -67,7 +70,7 @@ class LogApi:
                 {200: {OCTET_STREAM: None}},
                 query=LogEventsQuery,
                 answer_headers=(NEXT_INDEX_HEADER, NEXT_EVENT_HEADER, FIRST_INDEX_HEADER, CLUSTER_UID_HEADER),
-                errors=("log_range_removed", "overloaded"),
+                errors=("invalid_topic", "log_range_removed", "overloaded"),
                 access=LOG_READ,
             ),
         ]
@@ -97,6 +100,7 @@ class LogApi:
 
     async def events(self, request: web.Request) -> web.Response:
         query = parse_query(LogEventsQuery, request.query)
+        selection = selection_of(query.topics, query.types)
         core = self._core
         await self._wait(query.from_index, query.wait_ms)
         core.response_budget.require_room()
@@ -106,7 +110,7 @@ class LogApi:
         last_index = core.state.applied_index
         if query.to_index is not None:
             last_index = min(last_index, query.to_index - 1)
-        page = EventsPage(core, query.from_index, query.from_event, query.max_bytes, blocks=query.blocks)
+        page = EventsPage(core, query.from_index, query.from_event, query.max_bytes, selection, blocks=query.blocks)
         async with core.turn(core.log_page_turns, address_of_request(request), query.max_bytes):
             await page.fill(last_index)
         headers = {
