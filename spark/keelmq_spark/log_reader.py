@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from keelmq.admin import Admin
 from keelmq.errors import (
@@ -40,6 +40,16 @@ STILL_S_MAX: Final = 2.0
 log = logging.getLogger("keelmq.spark")
 
 T = TypeVar("T")
+
+
+class Select(NamedTuple):
+    """Topics, some of them beginnings of names with a `*` behind, and types of events; empty for all."""
+
+    topics: Sequence[str] = ()
+    types: Sequence[str] = ()
+
+
+EVERYTHING: Final = Select()
 
 
 class DataLoss(Exception):
@@ -73,6 +83,8 @@ class LogReader:
         self._runner = asyncio.Runner()
         self._connection: Connection | None = None
         self._anywhere = True
+        self._select = EVERYTHING
+        """What nodes are asked for: everything where one of them could not select."""
         self._still_since_s: float | None = None
 
     def __enter__(self) -> Self:
@@ -135,13 +147,20 @@ class LogReader:
         return low
 
     def pages(
-        self, start: int, end: int, *, skip_removed: bool = False, from_earliest: bool = False
+        self,
+        start: int,
+        end: int,
+        *,
+        select: Select = EVERYTHING,
+        skip_removed: bool = False,
+        from_earliest: bool = False,
     ) -> Iterator[EventsPage]:
-        """Yield the events of the committed entries start <= index < end.
+        """Yield the events of the committed entries start <= index < end, at least those that `select` selects.
 
         Raises DataLoss when a part of the range is removed. The part is skipped instead with `skip_removed`, or at the
         beginning of the range with `from_earliest`."""
         index, event = start, 0
+        self._select = select
         coming = self._next(index, event, end)
         while index < end:
             try:
@@ -192,17 +211,26 @@ class LogReader:
             return EventsPage(b"", index, event, 0)
         deadline_s = time.monotonic() + self._timeout_s
         while True:
-            page = await self._until_answered(
-                lambda admin: admin.log_events(
-                    index,
-                    from_event=event,
-                    to_index=end,
-                    wait_ms=WAIT_MS,
-                    max_bytes=max_bytes,
-                    anywhere=self._anywhere,
-                ),
-                waits=True,
-            )
+            try:
+                page = await self._until_answered(
+                    lambda admin: admin.log_events(
+                        index,
+                        from_event=event,
+                        to_index=end,
+                        wait_ms=WAIT_MS,
+                        max_bytes=max_bytes,
+                        anywhere=self._anywhere,
+                        topics=self._select.topics,
+                        types=self._select.types,
+                    ),
+                    waits=True,
+                )
+            except InvalidRequest as refused:
+                if self._select == EVERYTHING:
+                    raise
+                log.warning("reading the events of all topics, because a node cannot select: %s", refused)
+                self._select = EVERYTHING
+                continue
             if (page.next_index, page.next_event) != (index, event):
                 return page
             if time.monotonic() > deadline_s:

@@ -97,8 +97,8 @@ class SourceOptions:
         view = _view(given.get("view", "messages"))
         topics = tuple(name.strip() for name in given.get("subscribe", "").split(",") if name.strip())
         pattern = given.get("subscribepattern")
-        if (view == "messages") != bool(topics or pattern):
-            raise ValueError("subscribe: the view messages needs topics, with commas between; events takes none")
+        if view == "messages" and not (topics or pattern):
+            raise ValueError("subscribe: the view messages needs topics, with commas between")
         if topics and pattern:
             raise ValueError("subscribe or subscribePattern, not both")
         _require_pattern(pattern)

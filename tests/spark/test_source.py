@@ -27,7 +27,7 @@ from keelmq_spark.tables.tables import Tables
 from keelmq_spark.views.events import EVENTS_SPARK
 from tests.e2e.cluster_process import ClusterProcess, wait_for
 from tests.patience import PATIENCE_S
-from tests.spark.queries import begun
+from tests.spark.queries import begun, listened
 
 pytestmark = pytest.mark.process
 
@@ -188,6 +188,27 @@ def test_topics_by_pattern_ends_by_queue_and_topics_that_do_not_exist(
     assert found(subscribe="%RETRY%nobody") == []
     with pytest.raises(StreamingQueryException, match="there is no topic nowhere;"):
         write(stream(spark, cluster, subscribe="nowhere"), tmp_path, availableNow=True).awaitTermination()
+
+
+def test_nodes_are_asked_for_what_a_query_wants_only(
+    spark: SparkSession, cluster: ClusterProcess, tmp_path: Path
+) -> None:
+    first, second = send(cluster, "filtered-1", [[b"x"] * 5]), send(cluster, "filtered-2", [[b"y"] * 5])
+    frame = read(spark, cluster, view="events")
+    everything = {row.event_id: row for row in frame.collect() if row.topic in ("filtered-1", "filtered-2")}
+    assert {row.message_id for row in everything.values()} == {*first, *second}
+
+    with listened(cluster.wait_leader().url) as (url, asked):
+        frame = spark.read.format("keelmq").options(servers=url, view="events").load()
+        rows = frame.where("topic LIKE 'filtered-1%' AND type = 'PUBLISH'").collect()
+        assert sorted(row.message_id for row in rows) == sorted(first)
+        assert all(everything[row.event_id] == row for row in rows)
+        read_paths = [path for path in asked if "blocks=true" in path and "to_index=1&" not in path]
+        assert [path.partition("&topics=")[2] for path in read_paths] == ["filtered-1*&types=PUBLISH"]
+    run_available(stream(spark, cluster, view="events", subscribe="filtered-1"), tmp_path)
+    rows = spark.read.parquet(str(tmp_path / "rows")).collect()
+    assert sorted(row.message_id for row in rows) == sorted(first)
+    assert all(everything[row.event_id].offset == row.offset for row in rows)
 
 
 def test_a_checkpoint_and_tables_of_another_cluster_are_refused(

@@ -19,7 +19,7 @@ SERVERS = {"servers": "http://127.0.0.1:7081,http://127.0.0.1:7082"}
         ({"view": "events", "servers": "nowhere"}, "servers: 'nowhere' is not"),
         ({"view": "rows"}, "view: messages or events"),
         ({}, "subscribe: the view messages needs topics"),
-        ({"view": "events", "subscribe": "orders"}, "subscribe: the view messages needs topics"),
+        ({"view": "events", "subscribe": "a", "subscribePattern": "b"}, "subscribe or subscribePattern"),
         ({"view": "events", "topic": "orders"}, "unknown option topic: the options of keelmq are servers, "),
         ({"view": "events", "startingOffsets": "now"}, "startingOffsets: a word or a JSON object"),
         ({"view": "events", "startingOffsets": '{"index": 0}'}, "startingOffsets: the index is a number from 1 on"),
@@ -35,7 +35,6 @@ SERVERS = {"servers": "http://127.0.0.1:7081,http://127.0.0.1:7082"}
         ({"subscribe": "orders", "startingOffsets": '{"orders": {"0": true}}'}, "an offset, or -2 for the earliest"),
         ({"subscribe": "orders", "subscribePattern": "or.*"}, "subscribe or subscribePattern, not both"),
         ({"subscribePattern": "("}, "subscribePattern: missing )"),
-        ({"view": "events", "subscribePattern": "or.*"}, "subscribe: the view messages needs topics"),
         (
             {"view": "events", "endingOffsets": '{"cluster": 1, "index": 2}'},
             "endingOffsets: the cluster is the unique id",
