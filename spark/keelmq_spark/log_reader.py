@@ -68,12 +68,15 @@ class LogReader:
         tls: Tls | None = None,
         token_file: str | None = None,
         cluster_uid: str = "",
+        name: str | None = None,
     ) -> None:
         """Read from `servers`. With `cluster_uid`, every method raises OtherLog when a node is of another cluster;
-        otherwise the cluster that answers first is the only one.
+        otherwise the cluster that answers first is the only one. With `name`, nodes are told how far the query is.
         """
         self.cluster_uid = cluster_uid
         """Unique id of the cluster; empty before the first answer, and for nodes that do not tell it."""
+        self._name = name
+        """Name of the query; None when nodes are not told, and for nodes that do not take it."""
         self._servers = servers
         self._tls = tls
         self._token = None if token_file is None else TokenFile(token_file)
@@ -105,9 +108,29 @@ class LogReader:
             raise self._other(cluster_uid, self.cluster_uid)
         self.cluster_uid = self.cluster_uid or cluster_uid
 
-    def end_index(self, start: int, *, wait_ms: int = 0) -> int:
-        """Return the last applied index + 1 of the leader, or of the node that answers for it; wait for `start`."""
-        return self._submit(lambda: self._end_index(start, wait_ms)).result()
+    def end_index(self, start: int, *, wait_ms: int = 0, tells: bool = False) -> int:
+        """Return the last applied index + 1 of the leader, or of the node that answers for it; wait for `start`. With
+        `tells`, the node is told that the query has read everything before `start`.
+        """
+        return self._submit(lambda: self._end_index(start, wait_ms, tells)).result()
+
+    def end_within(self, start: int, max_bytes: int) -> int:
+        """Return the end of the entries from `start` on that take `max_bytes` of the log, at least one, as far as the
+        node that answers has them. Raises InvalidRequest for nodes of 0.2.0.
+        """
+        return self._submit(lambda: self._end_within(start, max_bytes)).result()
+
+    async def _end_within(self, start: int, max_bytes: int) -> int:
+        async def ask(admin: Admin) -> EventsPage:
+            return await admin.log_events(start, to_index=start, max_bytes=1, blocks=False, span_bytes=max_bytes)
+
+        try:
+            page = await self._until_answered(ask)
+        except LogRangeRemoved as removed:
+            if removed.first_index is None or removed.first_index <= start:
+                raise
+            return await self._end_within(removed.first_index, max_bytes)
+        return start if page.span_index is None else page.span_index
 
     def first_index(self) -> int:
         """Return the first index of the log on the node that reaches furthest back."""
@@ -186,16 +209,25 @@ class LogReader:
     def _submit(self, make: Callable[[], Coroutine[Any, Any, T]]) -> "Future[T]":
         return self._thread.submit(lambda: self._runner.run(make()))
 
-    async def _end_index(self, start: int, wait_ms: int) -> int:
+    async def _end_index(self, start: int, wait_ms: int, tells: bool) -> int:
+        name = self._name if tells else None
+
         async def ask(admin: Admin) -> EventsPage:
-            return await admin.log_events(start, to_index=start, wait_ms=wait_ms, max_bytes=1, blocks=False)
+            return await admin.log_events(
+                start, to_index=start, wait_ms=wait_ms, max_bytes=1, blocks=False, reader=name
+            )
 
         try:
             page = await self._until_answered(ask)
+        except InvalidRequest:
+            if name is None:
+                raise
+            self._name = None
+            return await self._end_index(start, wait_ms, tells)
         except LogRangeRemoved as removed:
             if removed.first_index is None or removed.first_index <= start:
                 raise
-            return await self._end_index(removed.first_index, wait_ms)
+            return await self._end_index(removed.first_index, wait_ms, tells)
         if page.applied_index >= start:
             self._still_since_s = None
         elif self._still_since_s is None:

@@ -14,7 +14,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import StructType
 
 from keelmq_spark.log_reader import LogReader
@@ -130,14 +136,24 @@ class KeelMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = index_of(start)
         log = self._reader(cluster_uid_of(start))
         if self._last_end is not None:
+            log.end_index(begin, tells=True)
             end = self._last_end
         else:
-            end = self._known_end = log.end_index(begin, wait_ms=PLANNER_WAIT_MS)
+            end = self._known_end = log.end_index(begin, wait_ms=PLANNER_WAIT_MS, tells=True)
             if self._waits(begin, end):
                 return self._offset(begin)
+        if not isinstance(limit, ReadAllAvailable):
+            end = self._limited(begin, end, limit)
+        return self._offset(max(begin, end))
+
+    def _limited(self, begin: int, end: int, limit: ReadLimit) -> int:
+        """Return the end of a batch within the limit. Spark hands on one limit, and that of bytes holds beside it."""
         if isinstance(limit, ReadMaxRows):
             end = min(end, begin + limit.max_rows)
-        return self._offset(max(begin, end))
+        max_bytes = self._options.max_bytes_per_trigger
+        if max_bytes is not None and end > begin + 1:
+            end = min(end, self._reader().end_within(begin, max_bytes))
+        return end
 
     def _waits(self, begin: int, end: int) -> bool:
         """Return whether the entries are too few for a batch, and have not waited for too long."""
@@ -149,8 +165,10 @@ class KeelMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return (now_s - self._waiting_since_s) * 1000 < self._options.max_trigger_delay_ms
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        limit = self._options.max_offsets_per_trigger
-        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+        most, max_bytes = self._options.max_offsets_per_trigger, self._options.max_bytes_per_trigger
+        if most is not None:
+            return ReadMaxRows(most)
+        return ReadAllAvailable() if max_bytes is None else ReadMaxBytes(max_bytes)
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
         return self._offset(self._known_end) if self._known_end else None
@@ -179,7 +197,7 @@ class KeelMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _reader(self, cluster_uid: str = "") -> LogReader:
         """Return the reader. Raises OtherLog when it reads another log than that of `cluster_uid`."""
         if self._log is None:
-            self._log = open_log(self._options, cluster_uid)
+            self._log = open_log(self._options, cluster_uid, self._options.reader_name)
         self._log.expect(cluster_uid)
         return self._log
 
@@ -197,7 +215,7 @@ def cluster_uid_of(offset: Offset) -> str:
     return str(offset.get("cluster", ""))
 
 
-def open_log(options: SourceOptions, cluster_uid: str = "") -> LogReader:
+def open_log(options: SourceOptions, cluster_uid: str = "", name: str | None = None) -> LogReader:
     return LogReader(
         options.servers,
         timeout_ms=options.failover_timeout_ms,
@@ -205,6 +223,7 @@ def open_log(options: SourceOptions, cluster_uid: str = "") -> LogReader:
         tls=options.tls,
         token_file=options.token_file,
         cluster_uid=cluster_uid or options.cluster_uid,
+        name=name,
     )
 
 

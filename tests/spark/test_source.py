@@ -73,6 +73,9 @@ def run_available(frame: DataFrame, directory: Path) -> int:
     """Read everything available; return how many batches had rows."""
     query = begun(lambda: write(frame, directory, availableNow=True))
     assert query.awaitTermination(int(PATIENCE_S))
+    sources = [source for progress in query.recentProgress for source in progress.sources if source.latestOffset]
+    last = json.loads(sources[-1].latestOffset)
+    assert all(json.loads(source.endOffset)["index"] <= last["index"] for source in sources)
     return sum(progress.numInputRows > 0 for progress in query.recentProgress)
 
 
@@ -103,14 +106,20 @@ def test_a_batch_reads_every_event(spark: SparkSession, cluster: ClusterProcess)
 
 
 def test_a_query_goes_on_where_it_ended(spark: SparkSession, cluster: ClusterProcess, tmp_path: Path) -> None:
-    sent = send(cluster, "restart", [[b"x" * 10] * 7 for _ in range(60)])
+    sent = [each for _ in range(3) for each in send(cluster, "restart", [[b"x" * 10] * 7 for _ in range(20)])]
     frame = stream(spark, cluster, view="events", maxOffsetsPerTrigger="2")
     assert run_available(frame, tmp_path) > 1
     assert sorted(published(spark, tmp_path, "restart")) == sorted(sent)
-    sent += send(cluster, "restart", [[b"y" * 10] * 3 for _ in range(40)])
-    run_available(frame, tmp_path)
+    for _ in range(2):
+        sent += send(cluster, "restart", [[b"y" * 10] * 3])
+    frame = stream(spark, cluster, view="events", maxBytesPerTrigger="1", readerName="going-on")
+    assert run_available(frame, tmp_path) > 1
     run_available(frame, tmp_path)
     assert sorted(published(spark, tmp_path, "restart")) == sorted(sent)
+    seen = [each for node in cluster.nodes.values() if (status := node.status()) for each in status["log_readers"]]
+    lags = {each["reader"]: each["lag"] for each in sorted(seen, key=lambda each: -each["silent_ms"])}
+    assert lags["going-on"] == 0
+    assert lags["spark:events"] > 0, "it ended before the others were sent"
 
 
 def test_a_dead_leader_stops_and_repeats_nothing(spark: SparkSession, cluster: ClusterProcess, tmp_path: Path) -> None:

@@ -315,9 +315,12 @@ class Admin:
         anywhere: bool = False,
         topics: Sequence[str] = (),
         types: Sequence[str] = (),
+        span_bytes: int | None = None,
+        reader: str | None = None,
     ) -> "EventsPage":
         """Return a page of the message events of the log entries `from_index` <= index < `to_index`, or only events of
-        some `topics` (also the beginning of names and a `*`) and `types`, which nodes of 0.2.0 refuse to select.
+        some `topics` (also the beginning of names and a `*`) and `types`. `reader` names a query that has read what is
+        before, `span_bytes` asks for the page's `span_index`. Nodes of 0.2.0 refuse these four.
 
         The page ends where the answering node has applied the log; continue with its `next_index` and `next_event`.
         With `anywhere`, any node may answer, including one that lags behind. Raises LogRangeRemoved when the node no
@@ -334,6 +337,8 @@ class Admin:
             "blocks": "true" if blocks else "false",
             "topics": ",".join(topics) or None,
             "types": ",".join(types) or None,
+            "span_bytes": span_bytes,
+            "reader": reader,
         }
         response = await self._connection.call(
             "GET",

@@ -48,10 +48,17 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Nodes:
             self._server = connection.server
 
         async def log_events(
-            self, begin: int, *, to_index: int, topics: Sequence[str] = (), types: Sequence[str] = (), **_: Any
+            self,
+            begin: int,
+            *,
+            to_index: int,
+            topics: Sequence[str] = (),
+            types: Sequence[str] = (),
+            reader: str | None = None,
+            **_: Any,
         ) -> EventsPage:
-            nodes.selected.append((*topics, *types))
-            if nodes.cannot_select and (topics or types):
+            nodes.selected.append((*topics, *types, *([reader] if reader else [])))
+            if nodes.cannot_select and (topics or types or reader):
                 raise InvalidRequest("invalid_request", "Object contains unknown field `topics`")
             return await nodes.log_events(self._server, begin, to_index)
 
@@ -97,3 +104,13 @@ def test_a_node_that_cannot_select_is_asked_for_everything(nodes: Nodes, cannot_
         pages = list(log.pages(50, 150, select=Select(("orders", "b*"), ("ACK",))))
     assert [page.data for page in pages] == [LONG.encode()]
     assert nodes.selected == [("orders", "b*", "ACK"), *([()] if cannot_select else [])]
+
+
+@pytest.mark.parametrize("cannot_select", [False, True])
+def test_a_node_that_does_not_know_readers_is_not_told_of_them(nodes: Nodes, cannot_select: bool) -> None:
+    nodes.away, nodes.cannot_select = 0, cannot_select
+    with LogReader((LONG,), timeout_ms=60_000, fetch_max_bytes=1, name="job") as log:
+        log.end_index(1)
+        log.end_index(5, tells=True)
+        log.end_index(6, tells=True)
+    assert nodes.selected == [(), *([("job",), (), ()] if cannot_select else [("job",), ("job",)])]
