@@ -43,6 +43,7 @@ from cluster.operations.feature_api import FeatureApi
 from cluster.operations.join_api import JoinApi
 from cluster.operations.log_api import LogApi
 from cluster.operations.log_level_api import LogLevelApi
+from cluster.operations.log_readers import LogReaders
 from cluster.operations.member_api import MemberApi
 from cluster.operations.quota_api import QuotaApi
 from cluster.operations.replica_api import ReplicaApi
@@ -78,7 +79,10 @@ class Services:
         self._leadership_guard = LeadershipGuard(core)
         self._index_rebuild = IndexRebuild(core)
         self.readiness = Readiness(core, self._index_rebuild)
-        self._cluster = ClusterApi(core, self.alarms, self._retention.log_front, self.readiness, self._index_rebuild)
+        self._log_readers = LogReaders()
+        self._cluster = ClusterApi(
+            core, self.alarms, self._retention.log_front, self.readiness, self._index_rebuild, self._log_readers
+        )
         for source in (
             BackgroundAlarm(core),
             ClockGuard(core),
@@ -127,7 +131,7 @@ class Services:
             *JoinApi(self.core).routes(),
             *self._replica.routes(),
             *FeatureApi(self.core, self.alarms).routes(),
-            *LogApi(self.core).routes(),
+            *LogApi(self.core, self._log_readers).routes(),
             *self._backups.routes(),
             *SettingsApi(self.core).routes(),
             *QuotaApi(self.core).routes(),

@@ -98,13 +98,18 @@ SESSION_TIMEOUT_MS_MIN: Final = 1_000
 SESSION_TIMEOUT_MS_MAX: Final = 30 * 60_000
 LOG_BYTES_DEFAULT: Final = 1024 * 1024
 LOG_BYTES_MAX: Final = 16 * 1024 * 1024
+LOG_TOPICS_MAX: Final = 64
+"""Maximum number of names by which a reader of events selects topics: each event is compared with all of them."""
 RESPONSE_BYTES_MAX: Final = 64 * 1024 * 1024
 """Maximum bytes of large responses that a node holds at a time for clients that have not read them yet."""
+LOG_READERS_MAX: Final = 100
+"""Maximum number of readers of the log whose positions a node knows."""
 URL_LENGTH_MAX: Final = 2_048
 INT64_MAX: Final = (1 << 63) - 1
 
 ID_PATTERN: Final = "^[A-Za-z0-9_-]{1,64}$(?!\n)"
 POP_HANDLE_PATTERN: Final = "^[0-9a-f]{1,15}-[0-9a-f]{1,7}-[0-9a-f]{1,15}$(?!\n)"
+READER_PATTERN: Final = "^[A-Za-z0-9_.:,|%*-]{1,64}$(?!\n)"
 USER_PATTERN: Final = (
     "^([A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}|oidc(-group)?:[A-Za-z0-9_.@|+=~-]{1,128}|join:[0-9]{1,10})$(?!\n)"
 )

@@ -50,6 +50,8 @@ LIST_MAX: Final = 1_000
 CLIENTS_MAX: Final = 100
 AUDIT_RECORDS_MAX: Final = 500
 """Maximum number of connections on a page of the clients of a node."""
+LOG_TOPICS_MAX: Final = 64
+"""Maximum number of names by which a reader of events selects topics."""
 NODE_ID_MAX: Final = 1 << 31
 TIMEOUT_MS_MAX: Final = 3_600_000
 """Longest time that a request may give the broker for its answer."""

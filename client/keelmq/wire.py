@@ -20,6 +20,7 @@ DISK_BYTES_HEADER: Final = "keelmq-disk-bytes"
 """Header of a pull: bytes read from the node's disk for it. Without the header, all bytes came from memory."""
 NEXT_INDEX_HEADER: Final = "keelmq-next-index"
 NEXT_EVENT_HEADER: Final = "keelmq-next-event"
+SPAN_INDEX_HEADER: Final = "keelmq-span-index"
 CLUSTER_UID_HEADER: Final = "keelmq-cluster-uid"
 
 T = TypeVar("T")

@@ -30,6 +30,8 @@ SIDECAR_BYTES: Final = READ_STEP_BYTES
 """Bytes counted for reading the sidecar of a segment."""
 READ_WAIT_S_MAX: Final = 2.0
 """Maximum seconds that a request waits for its share of the disk; a longer wait is refused."""
+SEGMENTS_PASSED_MAX: Final = 32
+"""Maximum number of segments in which one request counts the bytes of records: each may have a sidecar to read."""
 WRITES_SAMPLED_S: Final = 0.25
 WRITES_BYTES_PER_S: Final = 64 * 1024
 """Growth of the log from which on producers count as being at work."""
@@ -157,6 +159,23 @@ class LogReads:
             left -= records.extent.length
             index = records.last + 1
         return (parts[0] if len(parts) == 1 else b"".join(parts)), index
+
+    async def index_after(self, first: int, last: int, max_bytes: int) -> int:
+        """Return the index that follows the records from `first` up to `last` that fit `max_bytes`, at least one. Fewer
+        are counted when they lie in more than SEGMENTS_PASSED_MAX segments. No record is read; raises as `blocks` does.
+        """
+        index, left = first, max_bytes
+        for _ in range(SEGMENTS_PASSED_MAX):
+            if index > last or left <= 0:
+                break
+            await self._know_segment(index)
+            with self._fatal():
+                records = self._log.places.records(index, last, left)
+            if index > first and records.extent.length > left:
+                break
+            left -= records.extent.length
+            index = records.last + 1
+        return index
 
     async def _know_segment(self, index: int) -> None:
         """Load the sidecar of the segment of `index` in a reader thread, if it is not in memory. The sidecar holds the

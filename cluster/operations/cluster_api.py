@@ -23,6 +23,7 @@ from cluster.metrics import CONTENT_TYPE, gauge
 from cluster.operations.disk_gauges import disk_gauges
 from cluster.operations.edge_metrics import edge_metrics
 from cluster.operations.feature_api import build_view
+from cluster.operations.log_readers import LogReaders, LogReaderView
 from cluster.operations.raft_gauges import raft_gauges
 from cluster.operations.replica_api import ReplicaView, replica_view
 from cluster.operations.snapshot_metrics import snapshot_metrics
@@ -80,7 +81,8 @@ class ClusterView(Response, kw_only=True, frozen=True):
     """The cluster as this node sees it. `state_hash` covers all entries up to `hash_index`, and is equal on every node
     that has applied the same entries. `known_committed_index` is the last entry that a leader called committed, even if
     this node does not have it yet. `removed` is true when other nodes report that this node is no longer in the
-    cluster. `log_holders` lists the objects for which this node's log is kept, the largest holder first. `waits_for`
+    cluster. `log_holders` lists the objects for which this node's log is kept, the largest holder first, `log_readers`
+    the queries that read it here, for principals who may describe the cluster. `waits_for`
     says why nobody leads: silent voters, voters without a vote, and what holds this node back; null otherwise.
     `index_rebuild` is the progress while the index is rebuilt from the log; null otherwise. `admin_url` is the URL of
     this node's listener for administration; null without one, and without the permission to describe the cluster.
@@ -105,6 +107,7 @@ class ClusterView(Response, kw_only=True, frozen=True):
     replica: ReplicaView
     nodes: list[NodeView]
     log_holders: tuple[LogHolderView, ...]
+    log_readers: list[LogReaderView]
     alarms: list[AlarmView]
     version: str
     feature_level: int
@@ -116,13 +119,20 @@ class ClusterApi:
     """Handles /v1/cluster, /healthz, /readyz and /metrics."""
 
     def __init__(
-        self, core: Core, alarms: Alarms, log_front: LogFront, readiness: Readiness, index_rebuild: IndexRebuild
+        self,
+        core: Core,
+        alarms: Alarms,
+        log_front: LogFront,
+        readiness: Readiness,
+        index_rebuild: IndexRebuild,
+        log_readers: LogReaders,
     ) -> None:
         self._core = core
         self._alarms = alarms
         self._log_front = log_front
         self._readiness = readiness
         self._index_rebuild = index_rebuild
+        self._log_readers = log_readers
         self._state_gauges = StateGauges(core)
         self._topic_gauges = TopicGauges(core)
         core.metrics.add_gauges(self._gauges)
@@ -231,6 +241,7 @@ class ClusterApi:
                 replica=replica_view(core),
                 nodes=nodes,
                 log_holders=self._log_front.holders if sees_all else (),
+                log_readers=self._log_readers.views(core.state.applied_index) if sees_all else [],
                 alarms=self._alarms.active if sees_all else [_without_names(each) for each in self._alarms.active],
                 version=VERSION,
                 feature_level=raft.feature_levels.in_force,

@@ -9,8 +9,10 @@ from cluster.budgets.connections import address_of_request
 from cluster.core.core import Core
 from cluster.http.requests import Natural, Request, WaitMs, parse_query
 from cluster.http.routes import OCTET_STREAM, Route
-from cluster.limits import INT64_MAX, LOG_BYTES_DEFAULT, LOG_BYTES_MAX
+from cluster.limits import INT64_MAX, LOG_BYTES_DEFAULT, LOG_BYTES_MAX, READER_PATTERN
+from cluster.operations.event_selection import selection_of
 from cluster.operations.log_events import EventsPage
+from cluster.operations.log_readers import LogReaders
 from cluster.problems import Problem
 from cluster.security.access import LOG_READ
 from store.log.errors import LogTruncated
@@ -24,15 +26,23 @@ class LogQuery(Request, kw_only=True, frozen=True):
 
 class LogEventsQuery(LogQuery, kw_only=True, frozen=True):
     """Selects entries with `from_index` <= index < `to_index`. Of the first entry, events are sent from `from_event`
-    on."""
+    on. `topics` and `types` have commas between names; of events, only those that fit both are sent. `span_bytes` asks
+    for the index up to which the entries take so many bytes of the log. `reader` is the name of a query that has read
+    everything before `from_index`."""
 
     from_event: Natural = 0
     to_index: Natural | None = None
     blocks: bool = True
+    topics: str | None = None
+    types: str | None = None
+    span_bytes: Annotated[int, Meta(ge=1, le=INT64_MAX)] | None = None
+    reader: Annotated[str, Meta(pattern=READER_PATTERN)] | None = None
 
 
 NEXT_INDEX_HEADER: Final = "KeelMQ-Next-Index"
 NEXT_EVENT_HEADER: Final = "KeelMQ-Next-Event"
+SPAN_INDEX_HEADER: Final = "KeelMQ-Span-Index"
+"""Index that follows the entries from `from_index` on that fit `span_bytes`; absent without it."""
 FIRST_INDEX_HEADER: Final = "KeelMQ-First-Index"
 CLUSTER_UID_HEADER: Final = "KeelMQ-Cluster-Uid"
 """Unique id of the cluster whose log it is; absent until the node has applied the first entry of a leader."""
@@ -42,8 +52,9 @@ COMMIT_INDEX_HEADER: Final = "KeelMQ-Commit-Index"
 class LogApi:
     """Handles /v1/log and /v1/log/events. Any node answers, with the entries that it has applied."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, readers: LogReaders) -> None:
         self._core = core
+        self._readers = readers
 
     def routes(self) -> list[Route]:
         return [
@@ -66,8 +77,14 @@ class LogApi:
                 "wait up to wait_ms for the first entry",
                 {200: {OCTET_STREAM: None}},
                 query=LogEventsQuery,
-                answer_headers=(NEXT_INDEX_HEADER, NEXT_EVENT_HEADER, FIRST_INDEX_HEADER, CLUSTER_UID_HEADER),
-                errors=("log_range_removed", "overloaded"),
+                answer_headers=(
+                    NEXT_INDEX_HEADER,
+                    NEXT_EVENT_HEADER,
+                    SPAN_INDEX_HEADER,
+                    FIRST_INDEX_HEADER,
+                    CLUSTER_UID_HEADER,
+                ),
+                errors=("invalid_topic", "log_range_removed", "overloaded"),
                 access=LOG_READ,
             ),
         ]
@@ -97,7 +114,11 @@ class LogApi:
 
     async def events(self, request: web.Request) -> web.Response:
         query = parse_query(LogEventsQuery, request.query)
+        selection = selection_of(query.topics, query.types)
         core = self._core
+        if query.reader is not None:
+            principal = core.access.principal_of(request).name if core.access.is_on else None
+            self._readers.note(query.reader, address_of_request(request), principal, query.from_index)
         await self._wait(query.from_index, query.wait_ms)
         core.response_budget.require_room()
         first_index = max(core.log.first_index, core.state.first_outcome)
@@ -106,17 +127,28 @@ class LogApi:
         last_index = core.state.applied_index
         if query.to_index is not None:
             last_index = min(last_index, query.to_index - 1)
-        page = EventsPage(core, query.from_index, query.from_event, query.max_bytes, blocks=query.blocks)
+        page = EventsPage(core, query.from_index, query.from_event, query.max_bytes, selection, blocks=query.blocks)
+        span: dict[str, str] = {}
         async with core.turn(core.log_page_turns, address_of_request(request), query.max_bytes):
             await page.fill(last_index)
+            if query.span_bytes is not None:
+                span[SPAN_INDEX_HEADER] = str(await self._span_index(query.from_index, query.span_bytes))
         headers = {
             "Content-Type": OCTET_STREAM,
             NEXT_INDEX_HEADER: str(page.next_index),
             NEXT_EVENT_HEADER: str(page.next_event),
             FIRST_INDEX_HEADER: str(first_index),
+            **span,
             **self._cluster_uid(),
         }
         return web.Response(body=b"".join(page.frames), headers=headers)
+
+    async def _span_index(self, from_index: int, span_bytes: int) -> int:
+        core = self._core
+        try:
+            return await core.reads.index_after(from_index, core.state.applied_index, span_bytes)
+        except LogTruncated:  # the records were removed meanwhile
+            raise self._removed(from_index) from None
 
     def _cluster_uid(self) -> dict[str, str]:
         uid = self._core.state.cluster_uid

@@ -15,6 +15,7 @@ from crc32c import crc32c
 from cluster.budgets.pace import Pace
 from cluster.core.core import Core
 from cluster.messages.blocks import BlockMessage, encode_block, read_block
+from cluster.operations.event_selection import EventSelection
 from cluster.problems import Problem
 from store.commands.entry import batches_of, decode_entry
 from store.commands.messages import BatchHeader, Produce
@@ -131,23 +132,48 @@ class _Origins:
         return blocks
 
 
+class _Run:
+    """Encoded events of an entry without a gap between; `first_row` and `end_row` count the rows of the entry."""
+
+    __slots__ = ("end_row", "events", "first_row")
+
+    def __init__(self, first_row: int) -> None:
+        self.first_row = self.end_row = first_row
+        self.events: list[msgspec.Raw] = []
+
+    def add(self, event: Event, encoded: bytes) -> None:
+        self.events.append(msgspec.Raw(encoded))
+        self.end_row += event.rows
+
+
 class EventsPage:
     """Fills one response, frame by frame. The next request continues at `next_index` and `next_event`."""
 
-    def __init__(self, core: Core, first_index: int, first_event: int, max_bytes: int, *, blocks: bool) -> None:
+    def __init__(
+        self,
+        core: Core,
+        first_index: int,
+        first_event: int,
+        max_bytes: int,
+        selection: EventSelection | None = None,
+        *,
+        blocks: bool,
+    ) -> None:
         self.next_index = first_index
         self.next_event = first_event
         self.frames: list[bytes] = []
         self._core = core
         self._origins = _Origins(core)
         self._max_bytes = max_bytes
+        self._selection = selection
         self._blocks = blocks
         self._size_bytes = 0
 
     async def fill(self, last_index: int) -> None:
         """Add the events of the entries up to `last_index`, until the response is full or the time limit is reached.
 
-        Raises Problem log_range_removed when the first event is removed, or its messages from the log.
+        A page that selects events may end without any of them, further on. Raises Problem log_range_removed when the
+        first event is removed, or its messages from the log.
         """
         pace = Pace()
         while self.next_index <= last_index:
@@ -165,18 +191,25 @@ class EventsPage:
                 self.next_index, self.next_event = raft_index + 1, 0
             if not found:
                 self.next_index, self.next_event = last_index + 1, 0
+            if pace.is_over:
+                return
+            await pace.step()
 
     async def _take(self, outcome: Outcome, pace: Pace) -> bool:
         """Add one entry's events from `next_event` on. Return False when the response ends within or before the entry.
 
         Raises as `fill` does.
         """
-        taken: list[msgspec.Raw] = []
-        first_row = sum(event.rows for event in outcome.events[: self.next_event])
+        run = _Run(sum(event.rows for event in outcome.events[: self.next_event]))
         complete = True
         for ordinal, event in enumerate(outcome.events[self.next_event :], start=self.next_event):
-            is_first = not taken and not self.frames
+            is_first = not run.events and not self.frames
             try:
+                if not await self._is_selected(event):
+                    self._close(run, outcome)
+                    run = _Run(run.end_row + event.rows)
+                    self.next_event = ordinal + 1
+                    continue
                 encoded = _encode(await self._view(event, outcome.filters, outcome.principal_of(ordinal)))
             except LogTruncated:
                 if is_first:
@@ -186,17 +219,33 @@ class EventsPage:
             if not is_first and (self._size_bytes + len(encoded) > self._max_bytes or pace.is_over):
                 complete = False
                 break
-            taken.append(msgspec.Raw(encoded))
+            run.add(event, encoded)
             self._size_bytes += len(encoded)
+            self.next_event = ordinal + 1
             if pace.is_tired:
                 await pace.rest()
-        if taken:
-            body = _encode(EntryEvents(self.next_index, outcome.term, outcome.clock_ms, first_row, taken))
+        self._close(run, outcome)
+        return complete
+
+    def _close(self, run: "_Run", outcome: Outcome) -> None:
+        """Add the frame of the run, if it has events."""
+        if run.events:
+            body = _encode(EntryEvents(self.next_index, outcome.term, outcome.clock_ms, run.first_row, run.events))
             self.frames.append(_FRAME.pack(len(body), crc32c(body)))
             self.frames.append(body)
             self._size_bytes += _FRAME.size
-        self.next_event += len(taken)
-        return complete
+
+    async def _is_selected(self, event: Event) -> bool:
+        """Return whether the event is wanted. Only of one without a topic of its own the record is read for that."""
+        selection = self._selection
+        if selection is None:
+            return True
+        if not selection.has_type(event.type):
+            return False
+        topic = event.topic
+        if topic is None and event.messages is not None and selection.names_topics:
+            topic = (await self._origins.find(event.messages)).header.topic
+        return selection.has_topic(topic)
 
     async def _view(self, event: Event, filters: tuple[str, ...], principal: str | None) -> EventView:
         of = event.messages

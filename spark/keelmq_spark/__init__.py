@@ -7,7 +7,8 @@ if TYPE_CHECKING:
 
 
 def register(spark: "SparkSession") -> None:
-    """Register `format("keelmq")` in the session."""
+    """Register `format("keelmq")` in the session, and have Spark hand its filters to sources in Python."""
     from keelmq_spark.source import KeelMQDataSource
 
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(KeelMQDataSource)

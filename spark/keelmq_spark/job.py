@@ -40,6 +40,8 @@ INTERVAL_MS: Final = 1_000
 MAX_ENTRIES: Final = 5_000
 """Maximum Raft entries of a micro-batch; all its events are in the driver's memory at a time."""
 POLL_S: Final = 0.2
+READER_NAME: Final = "keelmq-lineage"
+"""Name of the job among the readers of the log."""
 PRUNE_EVERY_S: Final = 3_600.0
 _LAUNCHED: Final = "PYSPARK_GATEWAY_PORT"
 """Environment variable set by spark-submit: the settings of the session are then those of the submission."""
@@ -137,6 +139,7 @@ def start(spark: "SparkSession", options: JobOptions, reporter: Reporter | None 
         spark.readStream.format("keelmq")
         .options(**settings)
         .option("maxOffsetsPerTrigger", str(options.max_entries))
+        .option("readerName", READER_NAME)
         .option("startingOffsets", json.dumps(starting))
     )
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from keelmq.admin import Admin
 from keelmq.errors import (
@@ -42,6 +42,16 @@ log = logging.getLogger("keelmq.spark")
 T = TypeVar("T")
 
 
+class Select(NamedTuple):
+    """Topics, some of them beginnings of names with a `*` behind, and types of events; empty for all."""
+
+    topics: Sequence[str] = ()
+    types: Sequence[str] = ()
+
+
+EVERYTHING: Final = Select()
+
+
 class DataLoss(Exception):
     """Raised when every node has removed a part of the log that a query has to read."""
 
@@ -58,12 +68,15 @@ class LogReader:
         tls: Tls | None = None,
         token_file: str | None = None,
         cluster_uid: str = "",
+        name: str | None = None,
     ) -> None:
         """Read from `servers`. With `cluster_uid`, every method raises OtherLog when a node is of another cluster;
-        otherwise the cluster that answers first is the only one.
+        otherwise the cluster that answers first is the only one. With `name`, nodes are told how far the query is.
         """
         self.cluster_uid = cluster_uid
         """Unique id of the cluster; empty before the first answer, and for nodes that do not tell it."""
+        self._name = name
+        """Name of the query; None when nodes are not told, and for nodes that do not take it."""
         self._servers = servers
         self._tls = tls
         self._token = None if token_file is None else TokenFile(token_file)
@@ -73,6 +86,8 @@ class LogReader:
         self._runner = asyncio.Runner()
         self._connection: Connection | None = None
         self._anywhere = True
+        self._select = EVERYTHING
+        """What nodes are asked for: everything where one of them could not select."""
         self._still_since_s: float | None = None
 
     def __enter__(self) -> Self:
@@ -93,9 +108,29 @@ class LogReader:
             raise self._other(cluster_uid, self.cluster_uid)
         self.cluster_uid = self.cluster_uid or cluster_uid
 
-    def end_index(self, start: int, *, wait_ms: int = 0) -> int:
-        """Return the last applied index + 1 of the leader, or of the node that answers for it; wait for `start`."""
-        return self._submit(lambda: self._end_index(start, wait_ms)).result()
+    def end_index(self, start: int, *, wait_ms: int = 0, tells: bool = False) -> int:
+        """Return the last applied index + 1 of the leader, or of the node that answers for it; wait for `start`. With
+        `tells`, the node is told that the query has read everything before `start`.
+        """
+        return self._submit(lambda: self._end_index(start, wait_ms, tells)).result()
+
+    def end_within(self, start: int, max_bytes: int) -> int:
+        """Return the end of the entries from `start` on that take `max_bytes` of the log, at least one, as far as the
+        node that answers has them. Raises InvalidRequest for nodes of 0.2.0.
+        """
+        return self._submit(lambda: self._end_within(start, max_bytes)).result()
+
+    async def _end_within(self, start: int, max_bytes: int) -> int:
+        async def ask(admin: Admin) -> EventsPage:
+            return await admin.log_events(start, to_index=start, max_bytes=1, blocks=False, span_bytes=max_bytes)
+
+        try:
+            page = await self._until_answered(ask)
+        except LogRangeRemoved as removed:
+            if removed.first_index is None or removed.first_index <= start:
+                raise
+            return await self._end_within(removed.first_index, max_bytes)
+        return start if page.span_index is None else page.span_index
 
     def first_index(self) -> int:
         """Return the first index of the log on the node that reaches furthest back."""
@@ -135,13 +170,20 @@ class LogReader:
         return low
 
     def pages(
-        self, start: int, end: int, *, skip_removed: bool = False, from_earliest: bool = False
+        self,
+        start: int,
+        end: int,
+        *,
+        select: Select = EVERYTHING,
+        skip_removed: bool = False,
+        from_earliest: bool = False,
     ) -> Iterator[EventsPage]:
-        """Yield the events of the committed entries start <= index < end.
+        """Yield the events of the committed entries start <= index < end, at least those that `select` selects.
 
         Raises DataLoss when a part of the range is removed. The part is skipped instead with `skip_removed`, or at the
         beginning of the range with `from_earliest`."""
         index, event = start, 0
+        self._select = select
         coming = self._next(index, event, end)
         while index < end:
             try:
@@ -167,16 +209,25 @@ class LogReader:
     def _submit(self, make: Callable[[], Coroutine[Any, Any, T]]) -> "Future[T]":
         return self._thread.submit(lambda: self._runner.run(make()))
 
-    async def _end_index(self, start: int, wait_ms: int) -> int:
+    async def _end_index(self, start: int, wait_ms: int, tells: bool) -> int:
+        name = self._name if tells else None
+
         async def ask(admin: Admin) -> EventsPage:
-            return await admin.log_events(start, to_index=start, wait_ms=wait_ms, max_bytes=1, blocks=False)
+            return await admin.log_events(
+                start, to_index=start, wait_ms=wait_ms, max_bytes=1, blocks=False, reader=name
+            )
 
         try:
             page = await self._until_answered(ask)
+        except InvalidRequest:
+            if name is None:
+                raise
+            self._name = None
+            return await self._end_index(start, wait_ms, tells)
         except LogRangeRemoved as removed:
             if removed.first_index is None or removed.first_index <= start:
                 raise
-            return await self._end_index(removed.first_index, wait_ms)
+            return await self._end_index(removed.first_index, wait_ms, tells)
         if page.applied_index >= start:
             self._still_since_s = None
         elif self._still_since_s is None:
@@ -192,17 +243,26 @@ class LogReader:
             return EventsPage(b"", index, event, 0)
         deadline_s = time.monotonic() + self._timeout_s
         while True:
-            page = await self._until_answered(
-                lambda admin: admin.log_events(
-                    index,
-                    from_event=event,
-                    to_index=end,
-                    wait_ms=WAIT_MS,
-                    max_bytes=max_bytes,
-                    anywhere=self._anywhere,
-                ),
-                waits=True,
-            )
+            try:
+                page = await self._until_answered(
+                    lambda admin: admin.log_events(
+                        index,
+                        from_event=event,
+                        to_index=end,
+                        wait_ms=WAIT_MS,
+                        max_bytes=max_bytes,
+                        anywhere=self._anywhere,
+                        topics=self._select.topics,
+                        types=self._select.types,
+                    ),
+                    waits=True,
+                )
+            except InvalidRequest as refused:
+                if self._select == EVERYTHING:
+                    raise
+                log.warning("reading the events of all topics, because a node cannot select: %s", refused)
+                self._select = EVERYTHING
+                continue
             if (page.next_index, page.next_event) != (index, event):
                 return page
             if time.monotonic() > deadline_s:

@@ -27,6 +27,7 @@ NAMES: Final = (
     "endingOffsets",
     "startingTimestamp",
     "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
     "minOffsetsPerTrigger",
     "maxTriggerDelayMs",
     "minPartitions",
@@ -34,6 +35,7 @@ NAMES: Final = (
     "includeHeaders",
     "fetchMaxBytes",
     "failoverTimeoutMs",
+    "readerName",
 )
 MIN_PARTITIONS: Final = 4
 MAX_TRIGGER_DELAY_MS: Final = 900_000
@@ -41,6 +43,9 @@ FETCH_MAX_BYTES: Final = 4 * 1024 * 1024
 FETCH_MAX_BYTES_MAX: Final = 16 * 1024 * 1024
 FAILOVER_TIMEOUT_MS: Final = 120_000
 
+READER_NAME_LENGTH_MAX: Final = 64
+
+_NOT_IN_READER_NAMES: Final = r"[^A-Za-z0-9_.:,|%*-]"
 _OF_TABLES: Final = "option."
 """Beginning of the options of a table of the catalog, which has each of them without it, too."""
 _EARLIEST: Final = -2
@@ -73,6 +78,8 @@ class SourceOptions:
     starting_timestamp_ms: int | None
     max_offsets_per_trigger: int | None
     """Maximum number of Raft entries per trigger; an entry may contain many messages."""
+    max_bytes_per_trigger: int | None
+    """Maximum number of bytes that the Raft entries of a trigger take in the log, unless it is a single entry."""
     min_offsets_per_trigger: int
     """Number of Raft entries that a micro-batch waits for, no longer than `max_trigger_delay_ms`."""
     max_trigger_delay_ms: int
@@ -81,6 +88,8 @@ class SourceOptions:
     include_headers: bool
     fetch_max_bytes: int
     failover_timeout_ms: int
+    reader_name: str
+    """Name by which nodes know a streaming query."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
@@ -97,8 +106,8 @@ class SourceOptions:
         view = _view(given.get("view", "messages"))
         topics = tuple(name.strip() for name in given.get("subscribe", "").split(",") if name.strip())
         pattern = given.get("subscribepattern")
-        if (view == "messages") != bool(topics or pattern):
-            raise ValueError("subscribe: the view messages needs topics, with commas between; events takes none")
+        if view == "messages" and not (topics or pattern):
+            raise ValueError("subscribe: the view messages needs topics, with commas between")
         if topics and pattern:
             raise ValueError("subscribe or subscribePattern, not both")
         _require_pattern(pattern)
@@ -109,6 +118,7 @@ class SourceOptions:
         timestamp = given.get("startingtimestamp")
         if timestamp is not None and "startingoffsets" in given:
             raise ValueError("startingOffsets or startingTimestamp, not both")
+        max_bytes = given.get("maxbytespertrigger")
         limit, least = given.get("maxoffsetspertrigger"), given.get("minoffsetspertrigger", "1")
         return cls(
             servers=servers_of(given.get("servers", "")),
@@ -124,6 +134,7 @@ class SourceOptions:
             last_offsets=last_offsets,
             starting_timestamp_ms=None if timestamp is None else number_of("startingTimestamp", timestamp, 0),
             max_offsets_per_trigger=None if limit is None else number_of("maxOffsetsPerTrigger", limit, 1),
+            max_bytes_per_trigger=None if max_bytes is None else number_of("maxBytesPerTrigger", max_bytes, 1),
             min_offsets_per_trigger=number_of(
                 "minOffsetsPerTrigger", least, 1, int(limit) if limit is not None and limit.isdecimal() else None
             ),
@@ -139,7 +150,18 @@ class SourceOptions:
             failover_timeout_ms=number_of(
                 "failoverTimeoutMs", given.get("failovertimeoutms", str(FAILOVER_TIMEOUT_MS)), 1
             ),
+            reader_name=_reader_name(given.get("readername"), view, pattern or ",".join(topics)),
         )
+
+
+def _reader_name(given: str | None, view: View, topics: str) -> str:
+    """Return the name, by default one of what is read, which every start of the query has."""
+    if given is None:
+        name = f"spark:{view}:{topics}" if topics else f"spark:{view}"
+        return re.sub(_NOT_IN_READER_NAMES, "_", name)[:READER_NAME_LENGTH_MAX]
+    if not 1 <= len(given) <= READER_NAME_LENGTH_MAX or re.search(_NOT_IN_READER_NAMES, given):
+        raise ValueError(f"readerName: 1 to {READER_NAME_LENGTH_MAX} characters of A-Z a-z 0-9 _.:,|%*-, not {given!r}")
+    return given
 
 
 def servers_of(text: str) -> tuple[str, ...]:

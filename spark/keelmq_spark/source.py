@@ -9,20 +9,24 @@ Planner and executors are other processes than the driver: the classes here are 
 has to be installed on the executors.
 """
 
-import functools
-import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import StructType
 
-from keelmq.limits import GROUP_TOPIC_PREFIXES
 from keelmq_spark.log_reader import LogReader
 from keelmq_spark.options import SourceOptions
 from keelmq_spark.options_of_sink import SinkOptions
+from keelmq_spark.selection import Selection, is_wanted_of
 from keelmq_spark.views.decode import event_batches
 from keelmq_spark.views.events import EVENTS_SPARK
 from keelmq_spark.views.messages import message_batches, messages_schema
@@ -80,6 +84,12 @@ class KeelMQReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
+        self._selection = Selection.of(options)
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Ask nodes for less, and have Spark still look at each row, because nodes may send more."""
+        self._selection = self._selection.narrowed(filters, has_types=self._options.view == "events")
+        return filters
 
     def partitions(self) -> Sequence[LogRange]:
         options = self._options
@@ -92,12 +102,14 @@ class KeelMQReader(DataSourceReader):
             if options.ending > end:
                 raise ValueError(f"endingOffsets: index {options.ending} is beyond the end of the log, {end}")
             end = options.ending
+        if self._selection.is_empty:
+            return []
         begins_earliest = options.starting == "earliest" and options.starting_timestamp_ms is None
         return split(start, end, options.min_partitions, from_earliest=begins_earliest, cluster_uid=cluster_uid)
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
         # Without planned partitions, Spark asks for the partition None.
-        return read_range(self._options, partition) if isinstance(partition, LogRange) else iter(())
+        return read_range(self._options, partition, self._selection) if isinstance(partition, LogRange) else iter(())
 
 
 class KeelMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -124,14 +136,24 @@ class KeelMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = index_of(start)
         log = self._reader(cluster_uid_of(start))
         if self._last_end is not None:
+            log.end_index(begin, tells=True)
             end = self._last_end
         else:
-            end = self._known_end = log.end_index(begin, wait_ms=PLANNER_WAIT_MS)
+            end = self._known_end = log.end_index(begin, wait_ms=PLANNER_WAIT_MS, tells=True)
             if self._waits(begin, end):
                 return self._offset(begin)
+        if not isinstance(limit, ReadAllAvailable):
+            end = self._limited(begin, end, limit)
+        return self._offset(max(begin, end))
+
+    def _limited(self, begin: int, end: int, limit: ReadLimit) -> int:
+        """Return the end of a batch within the limit. Spark hands on one limit, and that of bytes holds beside it."""
         if isinstance(limit, ReadMaxRows):
             end = min(end, begin + limit.max_rows)
-        return self._offset(max(begin, end))
+        max_bytes = self._options.max_bytes_per_trigger
+        if max_bytes is not None and end > begin + 1:
+            end = min(end, self._reader().end_within(begin, max_bytes))
+        return end
 
     def _waits(self, begin: int, end: int) -> bool:
         """Return whether the entries are too few for a batch, and have not waited for too long."""
@@ -143,8 +165,10 @@ class KeelMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return (now_s - self._waiting_since_s) * 1000 < self._options.max_trigger_delay_ms
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        limit = self._options.max_offsets_per_trigger
-        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+        most, max_bytes = self._options.max_offsets_per_trigger, self._options.max_bytes_per_trigger
+        if most is not None:
+            return ReadMaxRows(most)
+        return ReadAllAvailable() if max_bytes is None else ReadMaxBytes(max_bytes)
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
         return self._offset(self._known_end) if self._known_end else None
@@ -157,7 +181,8 @@ class KeelMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return split(begin, index_of(end), self._options.min_partitions, cluster_uid=cluster_uid)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return read_range(self._options, partition) if isinstance(partition, LogRange) else iter(())
+        options = self._options
+        return read_range(options, partition, Selection.of(options)) if isinstance(partition, LogRange) else iter(())
 
     def stop(self) -> None:
         if self._log is not None:
@@ -172,7 +197,7 @@ class KeelMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _reader(self, cluster_uid: str = "") -> LogReader:
         """Return the reader. Raises OtherLog when it reads another log than that of `cluster_uid`."""
         if self._log is None:
-            self._log = open_log(self._options, cluster_uid)
+            self._log = open_log(self._options, cluster_uid, self._options.reader_name)
         self._log.expect(cluster_uid)
         return self._log
 
@@ -190,7 +215,7 @@ def cluster_uid_of(offset: Offset) -> str:
     return str(offset.get("cluster", ""))
 
 
-def open_log(options: SourceOptions, cluster_uid: str = "") -> LogReader:
+def open_log(options: SourceOptions, cluster_uid: str = "", name: str | None = None) -> LogReader:
     return LogReader(
         options.servers,
         timeout_ms=options.failover_timeout_ms,
@@ -198,6 +223,7 @@ def open_log(options: SourceOptions, cluster_uid: str = "") -> LogReader:
         tls=options.tls,
         token_file=options.token_file,
         cluster_uid=cluster_uid or options.cluster_uid,
+        name=name,
     )
 
 
@@ -222,12 +248,6 @@ def require_topics(log: LogReader, options: SourceOptions) -> None:
         )
 
 
-def _matching(pattern: str) -> Callable[[str], bool]:
-    """Return whether a topic, other than those of groups, matches; each topic is looked at once."""
-    matches = re.compile(pattern).fullmatch
-    return functools.cache(lambda topic: not topic.startswith(GROUP_TOPIC_PREFIXES) and matches(topic) is not None)
-
-
 def split(
     start: int, end: int, partitions: int, *, from_earliest: bool = False, cluster_uid: str = ""
 ) -> list[LogRange]:
@@ -243,18 +263,23 @@ def split(
     ]
 
 
-def read_range(options: SourceOptions, part: LogRange) -> Iterator[Any]:
-    """Yield Arrow batches of the range, in order."""
+def read_range(options: SourceOptions, part: LogRange, selection: Selection) -> Iterator[Any]:
+    """Yield Arrow batches of the range, in order, of events that nodes were asked to select."""
+    is_wanted = is_wanted_of(options)
     with open_log(options, part.cluster_uid) as log:
         pages = log.pages(
-            part.start, part.end, skip_removed=not options.fail_on_data_loss, from_earliest=part.is_earliest
+            part.start,
+            part.end,
+            select=selection.select(),
+            skip_removed=not options.fail_on_data_loss,
+            from_earliest=part.is_earliest,
         )
         if options.view == "events":
-            yield from event_batches(pages)
-        else:
+            yield from event_batches(pages, is_wanted)
+        elif is_wanted is not None:
             yield from message_batches(
                 pages,
-                frozenset(options.topics).__contains__ if options.pattern is None else _matching(options.pattern),
+                is_wanted,
                 first_offsets=options.first_offsets,
                 last_offsets=options.last_offsets,
                 include_headers=options.include_headers,

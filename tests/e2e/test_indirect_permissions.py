@@ -103,8 +103,9 @@ def test_lists_and_views_name_nothing_that_may_not_be_seen(cluster: ClusterProce
                 found += [each[field] for each in page[rows]]
                 after = page["next"]
             assert found == ["list-a-1", "list-c-1", "list-e-1"], (path, limit)
+    assert leader.request("GET", "/v1/log/events?from_index=1&reader=mine").status == 200
     status = ok(leader.request("GET", "/v1/cluster", headers=someone_else))
-    assert status["log_holders"] == []
+    assert (status["log_holders"], status["log_readers"]) == ([], [])
     assert {each["detail"] for each in status["alarms"]} <= {""}
     refused = [
         leader.request("PUT", f"/v1/topics/{name}", payload={}, headers=someone_else).json()["detail"]

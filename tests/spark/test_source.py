@@ -27,7 +27,7 @@ from keelmq_spark.tables.tables import Tables
 from keelmq_spark.views.events import EVENTS_SPARK
 from tests.e2e.cluster_process import ClusterProcess, wait_for
 from tests.patience import PATIENCE_S
-from tests.spark.queries import begun
+from tests.spark.queries import begun, listened
 
 pytestmark = pytest.mark.process
 
@@ -73,6 +73,9 @@ def run_available(frame: DataFrame, directory: Path) -> int:
     """Read everything available; return how many batches had rows."""
     query = begun(lambda: write(frame, directory, availableNow=True))
     assert query.awaitTermination(int(PATIENCE_S))
+    sources = [source for progress in query.recentProgress for source in progress.sources if source.latestOffset]
+    last = json.loads(sources[-1].latestOffset)
+    assert all(json.loads(source.endOffset)["index"] <= last["index"] for source in sources)
     return sum(progress.numInputRows > 0 for progress in query.recentProgress)
 
 
@@ -103,14 +106,20 @@ def test_a_batch_reads_every_event(spark: SparkSession, cluster: ClusterProcess)
 
 
 def test_a_query_goes_on_where_it_ended(spark: SparkSession, cluster: ClusterProcess, tmp_path: Path) -> None:
-    sent = send(cluster, "restart", [[b"x" * 10] * 7 for _ in range(60)])
+    sent = [each for _ in range(3) for each in send(cluster, "restart", [[b"x" * 10] * 7 for _ in range(20)])]
     frame = stream(spark, cluster, view="events", maxOffsetsPerTrigger="2")
     assert run_available(frame, tmp_path) > 1
     assert sorted(published(spark, tmp_path, "restart")) == sorted(sent)
-    sent += send(cluster, "restart", [[b"y" * 10] * 3 for _ in range(40)])
-    run_available(frame, tmp_path)
+    for _ in range(2):
+        sent += send(cluster, "restart", [[b"y" * 10] * 3])
+    frame = stream(spark, cluster, view="events", maxBytesPerTrigger="1", readerName="going-on")
+    assert run_available(frame, tmp_path) > 1
     run_available(frame, tmp_path)
     assert sorted(published(spark, tmp_path, "restart")) == sorted(sent)
+    seen = [each for node in cluster.nodes.values() if (status := node.status()) for each in status["log_readers"]]
+    lags = {each["reader"]: each["lag"] for each in sorted(seen, key=lambda each: -each["silent_ms"])}
+    assert lags["going-on"] == 0
+    assert lags["spark:events"] > 0, "it ended before the others were sent"
 
 
 def test_a_dead_leader_stops_and_repeats_nothing(spark: SparkSession, cluster: ClusterProcess, tmp_path: Path) -> None:
@@ -188,6 +197,27 @@ def test_topics_by_pattern_ends_by_queue_and_topics_that_do_not_exist(
     assert found(subscribe="%RETRY%nobody") == []
     with pytest.raises(StreamingQueryException, match="there is no topic nowhere;"):
         write(stream(spark, cluster, subscribe="nowhere"), tmp_path, availableNow=True).awaitTermination()
+
+
+def test_nodes_are_asked_for_what_a_query_wants_only(
+    spark: SparkSession, cluster: ClusterProcess, tmp_path: Path
+) -> None:
+    first, second = send(cluster, "filtered-1", [[b"x"] * 5]), send(cluster, "filtered-2", [[b"y"] * 5])
+    frame = read(spark, cluster, view="events")
+    everything = {row.event_id: row for row in frame.collect() if row.topic in ("filtered-1", "filtered-2")}
+    assert {row.message_id for row in everything.values()} == {*first, *second}
+
+    with listened(cluster.wait_leader().url) as (url, asked):
+        frame = spark.read.format("keelmq").options(servers=url, view="events").load()
+        rows = frame.where("topic LIKE 'filtered-1%' AND type = 'PUBLISH'").collect()
+        assert sorted(row.message_id for row in rows) == sorted(first)
+        assert all(everything[row.event_id] == row for row in rows)
+        read_paths = [path for path in asked if "blocks=true" in path and "to_index=1&" not in path]
+        assert [path.partition("&topics=")[2] for path in read_paths] == ["filtered-1*&types=PUBLISH"]
+    run_available(stream(spark, cluster, view="events", subscribe="filtered-1"), tmp_path)
+    rows = spark.read.parquet(str(tmp_path / "rows")).collect()
+    assert sorted(row.message_id for row in rows) == sorted(first)
+    assert all(everything[row.event_id].offset == row.offset for row in rows)
 
 
 def test_a_checkpoint_and_tables_of_another_cluster_are_refused(

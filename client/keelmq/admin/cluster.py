@@ -70,6 +70,19 @@ class LogHolder(View, frozen=True, kw_only=True):
     bytes: int
 
 
+class LogReaderStatus(View, frozen=True, kw_only=True):
+    """A query that reads the log at the answering node, from `address`: it has read the entries before `next_index`,
+    the node has `lag` more, and `silent_ms` have passed since the query asked for more.
+    """
+
+    reader: str
+    address: str = ""
+    principal: str | None = None
+    next_index: int
+    lag: int
+    silent_ms: int = 0
+
+
 class Alarm(View, frozen=True, kw_only=True):
     """An active alarm since `since_ms` (wall time). `severity` is `critical` when data or the service is in danger."""
 
@@ -88,8 +101,9 @@ class ClusterStatus(View, frozen=True, kw_only=True):
     leader called committed, even if the node does not have it yet. `removed` is true when other nodes report that the
     node is no longer in the cluster. `waits_for` says why nobody leads, as far as the node knows;
     `index_rebuild` is the progress while the index is rebuilt. `log_holders` lists the objects for which the node's log
-    is kept, the largest holder first. `feature_level` is the level in force. `admin_url` is the URL of the node's
-    listener for administration, for principals who may describe the cluster; None without one.
+    is kept, the largest holder first, `log_readers` the queries that read it there. `feature_level` is the level in
+    force. `admin_url` is the URL of the node's listener for administration. Readers and this URL are for principals who
+    may describe the cluster; `admin_url` is None without such a listener.
     """
 
     cluster_id: str
@@ -111,6 +125,7 @@ class ClusterStatus(View, frozen=True, kw_only=True):
     replica: ReplicaStatus | None = None
     nodes: tuple[NodeStatus, ...]
     log_holders: tuple[LogHolder, ...] = ()
+    log_readers: tuple[LogReaderStatus, ...] = ()
     alarms: tuple[Alarm, ...] = ()
     version: str | None = None
     feature_level: int | None = None

@@ -1,7 +1,7 @@
 """Effects of committed entries on messages, as `GET /v1/log/events` delivers them (docs/http-api.md)."""
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -10,6 +10,13 @@ from crc32c import crc32c
 from keelmq.blocks.batch import BlockMessage, decode_messages
 from keelmq.errors import Corrupt
 from keelmq.limits import BATCH_MESSAGES_MAX
+from keelmq.wire import (
+    APPLIED_INDEX_HEADER,
+    CLUSTER_UID_HEADER,
+    NEXT_EVENT_HEADER,
+    NEXT_INDEX_HEADER,
+    SPAN_INDEX_HEADER,
+)
 
 _FRAME: Final = struct.Struct("<II")
 
@@ -103,17 +110,31 @@ class EventsPage(msgspec.Struct, frozen=True):
     """One page of events.
 
     Continue at `next_index` and `next_event`; the answering node has applied the log up to `applied_index`.
-    `cluster_uid` is the unique id of the cluster whose log it is; empty when the node does not tell it."""
+    `cluster_uid` is the unique id of the cluster whose log it is; empty when the node does not tell it. `span_index`
+    follows the entries that fit the `span_bytes` of the request; None without."""
 
     data: bytes
     next_index: int
     next_event: int
     applied_index: int
     cluster_uid: str = ""
+    span_index: int | None = None
 
     def entries(self) -> Iterator[EntryEvents]:
         """Iterate over the events by entry. Raises Corrupt."""
         return read_frames(self.data)
+
+
+def page_of(data: bytes, headers: Mapping[str, str], from_index: int, from_event: int) -> EventsPage:
+    """Return the page in an answer to the request for these events."""
+    return EventsPage(
+        data,
+        int(headers.get(NEXT_INDEX_HEADER, from_index)),
+        int(headers.get(NEXT_EVENT_HEADER, from_event)),
+        int(headers.get(APPLIED_INDEX_HEADER, 0)),
+        headers.get(CLUSTER_UID_HEADER, ""),
+        None if (span := headers.get(SPAN_INDEX_HEADER)) is None else int(span),
+    )
 
 
 _decode = msgspec.msgpack.Decoder(EntryEvents).decode

@@ -5,15 +5,11 @@ from html import escape
 from typing import Final, NamedTuple
 
 from keelmq.printable import one_line
+from keelmq_spark.queries.placing import BOX_WIDTH, MARGIN, Place, Route, place
 
-BOX_WIDTH: Final = 230
 LINE_HEIGHT: Final = 16
 PADDING: Final = 10
-COLUMN_GAP: Final = 110
-ROW_GAP: Final = 22
-MARGIN: Final = 24
 TEXT_LENGTH_MAX: Final = 32
-LOW_ARROW: Final = 60
 
 COLOURS: Final = {
     "message": "#dbeafe",
@@ -40,22 +36,13 @@ class Arrow(NamedTuple):
     label: str = ""
 
 
-class _Placed(NamedTuple):
-    box: Box
-    x: int
-    y: int
-    height: int
-
-    @property
-    def middle(self) -> float:
-        return self.y + self.height / 2
-
-
 def draw(boxes: Sequence[Box], arrows: Sequence[Arrow], heading: str) -> str:
     """Return an SVG document. Arrows between boxes that are not given are left out."""
     keys = {box.key for box in boxes}
     arrows = [arrow for arrow in arrows if arrow.source in keys and arrow.target in keys]
-    placed, width, height = _place(boxes, arrows, max(len(heading) * 9, 300))
+    links = [(arrow.source, arrow.target) for arrow in arrows]
+    placed = place({box.key: _height_of(box) for box in boxes}, links, 2 * MARGIN + LINE_HEIGHT)
+    width, height = round(max(placed.width, len(heading) * 9 + MARGIN, 300)), round(placed.height)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
         'font-family="DejaVu Sans, Arial, sans-serif" font-size="12">',
@@ -63,8 +50,9 @@ def draw(boxes: Sequence[Box], arrows: Sequence[Arrow], heading: str) -> str:
         '<path d="M0,0 L8,4 L0,8 z" fill="#64748b"/></marker></defs>',
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
         f'<text x="{MARGIN}" y="{MARGIN}" font-size="15" font-weight="bold">{_shown(heading)}</text>',
-        *(_arrow(placed[arrow.source], placed[arrow.target], arrow.label) for arrow in arrows),
-        *(_box(each) for each in placed.values()),
+        *map(_arrow, arrows, placed.routes),
+        *(_box(box, placed.boxes[box.key]) for box in boxes),
+        *map(_label, arrows, placed.routes),
         "</svg>",
     ]
     return "\n".join(parts)
@@ -86,99 +74,38 @@ def html(svg: str, heading: str, table: Sequence[Sequence[object]]) -> str:
     )
 
 
-def _place(boxes: Sequence[Box], arrows: Sequence[Arrow], width: int) -> tuple[dict[str, _Placed], int, int]:
-    columns: dict[int, list[Box]] = {}
-    layer = _layers(boxes, arrows)
-    for box in boxes:
-        columns.setdefault(layer[box.key], []).append(box)
-    placed: dict[str, _Placed] = {}
-    top = 2 * MARGIN + LINE_HEIGHT
-    height = top
-    for number in sorted(columns):
-        y = top
-        sources = {a.target: placed[a.source].middle for a in arrows if a.source in placed}
-        for box in sorted(columns[number], key=lambda each: sources.get(each.key, 0.0)):
-            box_height = 2 * PADDING + LINE_HEIGHT * (1 + len(box.lines))
-            placed[box.key] = _Placed(box, MARGIN + number * (BOX_WIDTH + COLUMN_GAP), y, box_height)
-            y += box_height + ROW_GAP
-        height = max(height, y)
-    width = max(width, MARGIN * 2 + len(columns) * (BOX_WIDTH + COLUMN_GAP) - COLUMN_GAP)
-    return placed, width, height + MARGIN + LOW_ARROW
-
-
-def _layers(boxes: Sequence[Box], arrows: Sequence[Arrow]) -> dict[str, int]:
-    """Return the column of each box: right of all its predecessors. Arrows that would close a cycle do not count."""
-    following: dict[str, list[str]] = {box.key: [] for box in boxes}
-    for arrow in arrows:
-        if arrow.source != arrow.target:
-            following[arrow.source].append(arrow.target)
-    order: list[str] = []
-    state: dict[str, int] = {}  # 1: on the way, 2: done
-    counted: list[tuple[str, str]] = []
-    for box in boxes:
-        stack = [(box.key, iter(following[box.key]))] if box.key not in state else []
-        state.setdefault(box.key, 1)
-        while stack:
-            key, rest = stack[-1]
-            target = next(rest, None)
-            if target is None:
-                state[key] = 2
-                order.append(key)
-                stack.pop()
-            elif state.get(target) != 1:
-                counted.append((key, target))
-                if target not in state:
-                    state[target] = 1
-                    stack.append((target, iter(following[target])))
-    layer = dict.fromkeys(following, 0)
-    outgoing: dict[str, list[str]] = {}
-    for source, target in counted:
-        outgoing.setdefault(source, []).append(target)
-    for key in reversed(order):
-        for target in outgoing.get(key, ()):
-            layer[target] = max(layer[target], layer[key] + 1)
-    used = {number: at for at, number in enumerate(sorted(set(layer.values())))}
-    return {key: used[number] for key, number in layer.items()}
-
-
-def _box(placed: _Placed) -> str:
-    box, x, y, height = placed
+def _box(box: Box, placed: Place) -> str:
+    x, y, height = placed
     stroke = ' stroke="#1d4ed8" stroke-width="3"' if box.marked else ' stroke="#94a3b8"'
     parts = [
-        f'<rect x="{x}" y="{y}" width="{BOX_WIDTH}" height="{height}" rx="6" '
+        f'<rect x="{x:.1f}" y="{y:.1f}" width="{BOX_WIDTH}" height="{height:.1f}" rx="6" '
         f'fill="{COLOURS.get(box.kind, COLOURS["more"])}"{stroke}/>',
         f"<title>{_shown(box.key)}</title>",
     ]
+    begin = y + (height - _height_of(box)) / 2 + PADDING + 12
     for number, line in enumerate((box.title, *box.lines)):
         weight = ' font-weight="bold"' if number == 0 else ' fill="#334155"'
-        baseline = y + PADDING + 12 + number * LINE_HEIGHT
-        parts.append(f'<text x="{x + PADDING}" y="{baseline}"{weight}>{_shown(_cut(line))}</text>')
+        baseline = begin + number * LINE_HEIGHT
+        parts.append(f'<text x="{x + PADDING:.1f}" y="{baseline:.1f}"{weight}>{_shown(_cut(line))}</text>')
     return f"<g>{''.join(parts)}</g>"
 
 
-def _arrow(source: _Placed, target: _Placed, label: str) -> str:
-    x1, y1 = float(source.x + BOX_WIDTH), source.middle
-    x2, y2 = float(target.x), target.middle
-    if x2 - x1 > BOX_WIDTH + COLUMN_GAP:  # the arrow passes other boxes below them
-        low = float(max(source.y + source.height, target.y + target.height) + LOW_ARROW)
-        bend = COLUMN_GAP * 2.0
-        path = f"M{x1},{y1} C{x1 + bend},{low} {x2 - bend},{low} {x2},{y2}"
-        text_x, text_y = (x1 + x2) / 2, (y1 + y2) / 8 + low * 3 / 4 - 4
-    elif x2 > x1:
-        bend = (x2 - x1) / 2
-        path = f"M{x1},{y1} C{x1 + bend},{y1} {x2 - bend},{y2} {x2},{y2}"
-        text_x, text_y = (x1 + x2) / 2, (y1 + y2) / 2 - 4
-    else:  # the arrow goes back to the left, below both boxes
-        low = max(source.y + source.height, target.y + target.height) + ROW_GAP / 2
-        x1, x2 = source.x + BOX_WIDTH / 2, target.x + BOX_WIDTH / 2
-        y1, y2 = float(source.y + source.height), float(target.y + target.height)
-        path = f"M{x1},{y1} C{x1},{low + 10} {x2},{low + 10} {x2},{y2}"
-        text_x, text_y = (x1 + x2) / 2, low
-    text = (
-        f'<text x="{text_x}" y="{text_y}" text-anchor="middle" font-size="10" fill="#475569" stroke="#ffffff" '
-        f'stroke-width="3" paint-order="stroke">{_shown(label)}</text>'
+def _height_of(box: Box) -> int:
+    return 2 * PADDING + LINE_HEIGHT * (1 + len(box.lines))
+
+
+def _arrow(arrow: Arrow, route: Route) -> str:
+    """Return the path, with the names of its ends as a tooltip."""
+    ends = f"<title>{_shown(f'{arrow.source} → {arrow.target}: {arrow.label}')}</title>"
+    return f'<path d="{route.path}" fill="none" stroke="#64748b" marker-end="url(#end)">{ends}</path>'
+
+
+def _label(arrow: Arrow, route: Route) -> str:
+    anchor = "end" if route.is_label_at_end else "start"
+    return (
+        f'<text x="{route.label_x:.1f}" y="{route.label_y:.1f}" text-anchor="{anchor}" font-size="10" fill="#475569" '
+        f'stroke="#ffffff" stroke-width="3" paint-order="stroke">{_shown(arrow.label)}</text>'
     )
-    return f'<path d="{path}" fill="none" stroke="#64748b" marker-end="url(#end)"/>{text}'
 
 
 def _shown(text: str) -> str:

@@ -28,7 +28,7 @@ from keelmq_spark.tables.layout import (
 )
 from keelmq_spark.tables.object_store import SCHEME
 from keelmq_spark.tables.published import Rows
-from keelmq_spark.tables.rewriting import ROW_GROUP_ROWS, name_of, statistics
+from keelmq_spark.tables.rewriting import BLOOM_FPP, ROW_GROUP_ROWS, name_of, statistics
 from keelmq_spark.tables.storage import Storage
 
 APPLICATION: Final = "keelmq-lineage"
@@ -269,7 +269,7 @@ class DeltaFiles:
         if not part.rows.num_rows:
             return []
         folder = part.folder(self._name)
-        file, size = self._storage.write_rows(part.rows, folder, name_of(raft_index), LOOKED_UP[self._name])
+        file, size = self._storage.write_rows(part.rows, folder, name_of(raft_index), self._name)
         name = f"{folder}/{file}".removeprefix(f"{self._name}/")
         values = {} if self._partition is None else {self._partition: part.value}
         stated = json.dumps(statistics(part.rows, STATED[self._name]))
@@ -287,13 +287,13 @@ def _writer(name: str) -> Any:
     """Return how deltalake writes the files of a compacted table."""
     from deltalake import BloomFilterProperties, ColumnProperties, WriterProperties
 
-    bloom = BloomFilterProperties(set_bloom_filter_enabled=True)
+    bloom = BloomFilterProperties(set_bloom_filter_enabled=True, fpp=BLOOM_FPP, ndv=ROW_GROUP_ROWS)
     schema = layout.stored_schema(name)
     is_flat = not any(pa.types.is_struct(field.type) for field in schema)
     columns = {
         column: ColumnProperties(
-            dictionary_enabled=column not in ENCODINGS,
-            encoding=ENCODINGS.get(column),
+            dictionary_enabled=column not in ENCODINGS[name],
+            encoding=ENCODINGS[name].get(column),
             bloom_filter_properties=bloom if column in LOOKED_UP[name] else None,
         )
         for column in schema.names

@@ -56,8 +56,8 @@ class Directory:
     def delete(self, path: str) -> None:
         (self._path / path).unlink(missing_ok=True)
 
-    def write_rows(self, rows: Any, folder: str, name: str, looked_up: list[str]) -> tuple[str, int]:
-        return name, write_file(rows, self._path / folder / name, looked_up)
+    def write_rows(self, rows: Any, folder: str, name: str, table: str) -> tuple[str, int]:
+        return name, write_file(rows, self._path / folder / name, table)
 
     def lock(self) -> "TablesLock":
         return TablesLock(self._path)

@@ -23,15 +23,29 @@ LOOKED_UP: Final = {"events": ["message_id"], "nodes": ["node_id"], "edges": ["s
 """Columns with a Bloom filter: a look-up reads only row groups that may contain the value."""
 COMPACTED_LEVEL: Final = 9
 """Level of zstd for files that stay; new files, which a compaction replaces, have the fastest one."""
-ENCODINGS: Final[dict[str, Any]] = {
-    **dict.fromkeys(("event_id",), "DELTA_BYTE_ARRAY"),
-    **dict.fromkeys(("ts", "first_ts", "last_ts", "raft_index", "offset", "offset_end"), "DELTA_BINARY_PACKED"),
-    **dict.fromkeys(("attrs.offset", "attrs.raft_index"), "DELTA_BINARY_PACKED"),
-    **dict.fromkeys(("node_id", "src", "dst", "message_id", "transaction_id", "causation_id", "key"), "PLAIN"),
-    **dict.fromkeys(("attrs.message_id", "attrs.transaction_id", "attrs.key"), "PLAIN"),
+SORTED_BY: Final[dict[str, tuple[str, ...]]] = {"events": (), "nodes": ("node_id",), "edges": ("dst", "src")}
+"""Columns by which the rows of a write are sorted. Ids that follow each other then share their beginnings; events stay
+in the order of the log, which their ids, times and offsets share."""
+ENCODINGS: Final[dict[str, dict[str, Any]]] = {
+    "events": {
+        "event_id": "DELTA_BYTE_ARRAY",
+        **dict.fromkeys(("ts", "raft_index"), "DELTA_BINARY_PACKED"),
+        **dict.fromkeys(("offset", "offset_end"), "BYTE_STREAM_SPLIT"),
+        **dict.fromkeys(("message_id", "transaction_id", "causation_id", "key", "trace_id"), "PLAIN"),
+    },
+    "nodes": {
+        "node_id": "DELTA_BYTE_ARRAY",
+        **dict.fromkeys(("first_ts", "last_ts"), "PLAIN"),
+        **dict.fromkeys(("attrs.offset", "attrs.raft_index"), "DELTA_BINARY_PACKED"),
+        **dict.fromkeys(
+            (f"attrs.{name}" for name in ("message_id", "transaction_id", "key", "trace_id")), "DELTA_BYTE_ARRAY"
+        ),
+    },
+    "edges": {**dict.fromkeys(("src", "dst", "event_id"), "DELTA_BYTE_ARRAY"), "ts": "PLAIN"},
 }
-"""Encodings of columns whose values hardly repeat: a dictionary of them takes twice the place. Other columns have
-dictionaries. Sorted ids share their beginnings with those before, and rising numbers have small differences."""
+"""Encodings of columns by table, whose values hardly repeat: a dictionary of them takes twice the place. Other columns
+have dictionaries. Sorted ids share their beginnings with those before, rising numbers have small differences, and times
+that do not rise are copied from further before by zstd, which differences would hide from it."""
 OPEN: Final = "open"
 PARTITIONS: Final[dict[str, str | None]] = {"events": None, "nodes": OPEN, "edges": "kind"}
 """Partition column by table. `open` of a node means that it may still change: the next batch replaces it."""
@@ -50,7 +64,14 @@ class Part(NamedTuple):
 
 
 def parts(name: str, rows: Any, open_rows: Any) -> list[Part]:
-    """Split `rows` by partition, and drop the column that the partition's name contains."""
+    """Split `rows` by partition, sort each part, and drop the column that the partition's name contains."""
+    keys = [(column, "ascending") for column in SORTED_BY[name]]
+    if not keys:
+        return _parts(name, rows, open_rows)
+    return [Part(value, part.sort_by(keys)) for value, part in _parts(name, rows, open_rows)]
+
+
+def _parts(name: str, rows: Any, open_rows: Any) -> list[Part]:
     if name == "nodes":
         return [Part("false", rows), Part("true", open_rows)]
     if name != "edges":

@@ -87,10 +87,10 @@ class ObjectFolder:
     def delete(self, path: str) -> None:
         self._call("delete_object", Key=self._at(path).key)
 
-    def write_rows(self, rows: Any, folder: str, name: str, looked_up: list[str]) -> tuple[str, int]:
+    def write_rows(self, rows: Any, folder: str, name: str, table: str) -> tuple[str, int]:
         stem, _, suffix = name.rpartition(".")
         unique = f"{stem}-{uuid.uuid4().hex}.{suffix}"
-        data = parquet_of(rows, looked_up)
+        data = parquet_of(rows, table)
         self._put(f"{folder}/{unique}", data)
         return unique, len(data)
 

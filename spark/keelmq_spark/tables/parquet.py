@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from keelmq_spark.tables import layout
-from keelmq_spark.tables.layout import FILES_PER_WRITE, LOOKED_UP, OPEN, SMALL_FILE_BYTES, TIMES
+from keelmq_spark.tables.layout import FILES_PER_WRITE, OPEN, SMALL_FILE_BYTES, TIMES
 from keelmq_spark.tables.published import Rows
 from keelmq_spark.tables.rewriting import merge, name_of, range_of, remove_older, split_replaced, write_file
 
@@ -41,7 +41,7 @@ class ParquetFiles:
         for part in layout.parts(self._name, rows, open_rows):
             if part.rows.num_rows or part.rows is open_rows:
                 path = self._path.parent / part.folder(self._name) / name_of(raft_index)
-                write_file(part.rows, path, LOOKED_UP[self._name])
+                write_file(part.rows, path, self._name)
         self._through = raft_index
         self._writes += 1
 
@@ -71,10 +71,10 @@ class ParquetFiles:
         for path in self._settled():
             by_directory.setdefault(path.parent, []).append(path)
         for files in by_directory.values():
-            merge(files, LOOKED_UP[self._name], SMALL_FILE_BYTES)
+            merge(files, self._name, SMALL_FILE_BYTES)
 
     def prune(self, before: datetime) -> int:
-        return sum(remove_older(path, TIMES[self._name], before, LOOKED_UP[self._name]) for path in self._settled())
+        return sum(remove_older(path, TIMES[self._name], before, self._name) for path in self._settled())
 
     def _settled(self) -> list[Path]:
         files, _ = split_replaced(list(self._path.rglob("part-*.parquet")))

@@ -14,9 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from keelmq_spark.tables.layout import COMPACTED_LEVEL, ENCODINGS
+from keelmq_spark.tables.layout import COMPACTED_LEVEL, ENCODINGS, LOOKED_UP, SORTED_BY
 
-ROW_GROUP_ROWS: Final = 100_000
+ROW_GROUP_ROWS: Final = 150_000
+"""Maximum number of rows in a row group. Bloom filters have sizes that are powers of two, and for so many ids the next
+one is nearly full (BLOOM_FPP)."""
+BLOOM_FPP: Final = 0.05
+"""Share of the ids that are not in a row group, for which its Bloom filter has it read nevertheless."""
 MERGED_FILE_BYTES: Final = 128 * 1024 * 1024
 """A merged file is closed at this size."""
 
@@ -52,29 +56,27 @@ def split_replaced(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
     return kept, replaced
 
 
-def write_file(rows: Any, path: Path, looked_up: Sequence[str]) -> int:
-    """Write a Parquet file, completely or not at all, and return its size in bytes."""
+def write_file(rows: Any, path: Path, table: str) -> int:
+    """Write rows of a table as a Parquet file, completely or not at all, and return its size in bytes."""
     with _replacing(path) as temporary:
-        _write(rows, temporary, looked_up)
+        _write(rows, temporary, table)
         size = temporary.stat().st_size
     return size
 
 
-def parquet_of(rows: Any, looked_up: Sequence[str]) -> bytes:
+def parquet_of(rows: Any, table: str) -> bytes:
     """Return the content of a Parquet file."""
     made = pa.BufferOutputStream()
-    _write(rows, made, looked_up)
+    _write(rows, made, table)
     content: bytes = made.getvalue().to_pybytes()
     return content
 
 
-def _write(rows: Any, sink: Any, looked_up: Sequence[str]) -> None:
-    pq.write_table(rows, sink, row_group_size=ROW_GROUP_ROWS, **_options(rows.schema, looked_up, rows.num_rows))
+def _write(rows: Any, sink: Any, table: str) -> None:
+    pq.write_table(rows, sink, row_group_size=ROW_GROUP_ROWS, **_options(rows.schema, table, rows.num_rows))
 
 
-def merge(
-    paths: Sequence[Path], looked_up: Sequence[str], small_bytes: int, file_bytes: int = MERGED_FILE_BYTES
-) -> None:
+def merge(paths: Sequence[Path], table: str, small_bytes: int, file_bytes: int = MERGED_FILE_BYTES) -> None:
     """Merge files of less than `small_bytes` that follow each other among all files of a directory, and remove them.
 
     A merged file stands for the range from its first to its last file, so none that stays is between them."""
@@ -83,28 +85,34 @@ def merge(
     for path in sorted(paths, key=range_of):
         size = path.stat().st_size
         if size >= small_bytes or run_bytes + size > file_bytes:
-            _merge_run(run, looked_up)
+            _merge_run(run, table)
             run, run_bytes = [], 0
         if size < small_bytes:
             run.append(path)
             run_bytes += size
-    _merge_run(run, looked_up)
+    _merge_run(run, table)
 
 
-def _merge_run(run: Sequence[Path], looked_up: Sequence[str]) -> None:
+def _merge_run(run: Sequence[Path], table: str) -> None:
     if len(run) > 1:
-        _merge_into(run[0].with_name(name_of(range_of(run[-1])[1], range_of(run[0])[0])), run, looked_up)
+        _merge_into(run[0].with_name(name_of(range_of(run[-1])[1], range_of(run[0])[0])), run, table)
 
 
-def _merge_into(target: Path, paths: Sequence[Path], looked_up: Sequence[str]) -> None:
+def _merge_into(target: Path, paths: Sequence[Path], table: str) -> None:
     schema = pa.unify_schemas([pq.read_schema(path) for path in paths])
     rows = sum(pq.read_metadata(path).num_rows for path in paths)
-    options = {**_options(schema, looked_up, rows), "compression_level": COMPACTED_LEVEL}
+    options = {**_options(schema, table, rows), "compression_level": COMPACTED_LEVEL}
     with _replacing(target) as temporary, pq.ParquetWriter(temporary, schema, **options) as writer:
         for group in _row_groups(paths, schema):
-            writer.write_table(group, ROW_GROUP_ROWS)
+            writer.write_table(_sorted(group, table), ROW_GROUP_ROWS)
     for path in paths:
         path.unlink()
+
+
+def _sorted(rows: Any, table: str) -> Any:
+    """Return rows of several writes in the order of one."""
+    keys = [(column, "ascending") for column in SORTED_BY[table]]
+    return rows.sort_by(keys) if keys else rows
 
 
 def _row_groups(paths: Sequence[Path], schema: Any) -> Iterator[Any]:
@@ -115,9 +123,10 @@ def _row_groups(paths: Sequence[Path], schema: Any) -> Iterator[Any]:
         for number in range(file.num_row_groups):
             waiting.append(_with_schema(file.read_row_group(number), schema))
             rows += waiting[-1].num_rows
-            if rows >= ROW_GROUP_ROWS:
-                yield pa.concat_tables(waiting)
-                waiting, rows = [], 0
+            while rows >= ROW_GROUP_ROWS:
+                joined = pa.concat_tables(waiting)
+                yield joined.slice(0, ROW_GROUP_ROWS)
+                waiting, rows = [joined.slice(ROW_GROUP_ROWS)], rows - ROW_GROUP_ROWS
     if rows:
         yield pa.concat_tables(waiting)
 
@@ -130,7 +139,7 @@ def _with_schema(rows: Any, schema: Any) -> Any:
     return pa.table(columns, schema=schema)
 
 
-def remove_older(path: Path, column: str, before: datetime, looked_up: Sequence[str]) -> int:
+def remove_older(path: Path, column: str, before: datetime, table: str) -> int:
     """Remove the rows of a file whose time in `column` is before `before`, and the file when nothing is left. Return
     the number of removed rows.
     """
@@ -140,18 +149,19 @@ def remove_older(path: Path, column: str, before: datetime, looked_up: Sequence[
     if count == len(times):
         path.unlink()
     elif count:
-        write_file(pq.read_table(path, partitioning=None).filter(pc.invert(older)), path, looked_up)
+        write_file(pq.read_table(path, partitioning=None).filter(pc.invert(older)), path, table)
     return count
 
 
-def _options(schema: Any, looked_up: Sequence[str], rows: int) -> dict[str, Any]:
-    bloom: Any = {column: {"ndv": max(1, min(rows, ROW_GROUP_ROWS)), "fpp": 0.01} for column in looked_up}
+def _options(schema: Any, table: str, rows: int) -> dict[str, Any]:
+    bloom: Any = {column: {"ndv": max(1, min(rows, ROW_GROUP_ROWS)), "fpp": BLOOM_FPP} for column in LOOKED_UP[table]}
     leaves = [leaf for field in schema for leaf in _leaves(field)]
+    encodings = ENCODINGS[table]
     return {
         "compression": "zstd",
         "bloom_filter_options": bloom,
-        "use_dictionary": [leaf for leaf in leaves if leaf not in ENCODINGS],
-        "column_encoding": {leaf: ENCODINGS[leaf] for leaf in leaves if leaf in ENCODINGS},
+        "use_dictionary": [leaf for leaf in leaves if leaf not in encodings],
+        "column_encoding": {leaf: encodings[leaf] for leaf in leaves if leaf in encodings},
     }
 
 

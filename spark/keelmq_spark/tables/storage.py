@@ -43,8 +43,8 @@ class Storage(Protocol):
     def delete(self, path: str) -> None:
         """Remove a file, if there is one."""
 
-    def write_rows(self, rows: Any, folder: str, name: str, looked_up: list[str]) -> tuple[str, int]:
-        """Write rows as a Parquet file with Bloom filters for the columns `looked_up`. Return the name that it got,
+    def write_rows(self, rows: Any, folder: str, name: str, table: str) -> tuple[str, int]:
+        """Write rows as a Parquet file with the encodings and Bloom filters of `table`. Return the name that it got,
         which may be longer than `name`, and its size in bytes.
         """
 

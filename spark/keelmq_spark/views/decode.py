@@ -5,7 +5,7 @@ spreads them. Python touches only values that differ between messages; for messa
 only the length of the body.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -26,9 +26,16 @@ _IN_COLUMNS: Final = frozenset({"traceparent", "tracestate", "causation_id", "ca
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
 
 
-def event_batches(pages: Iterable[EventsPage], rows_per_batch: int = ROWS_PER_BATCH) -> Iterator[Any]:
-    """Yield `pyarrow.RecordBatch`es with the schema of the view. Raises Corrupt."""
-    building = _Building()
+def event_batches(
+    pages: Iterable[EventsPage],
+    is_wanted: Callable[[str], object] | None = None,
+    *,
+    rows_per_batch: int = ROWS_PER_BATCH,
+) -> Iterator[Any]:
+    """Yield `pyarrow.RecordBatch`es with the schema of the view, if `is_wanted` is given only of events that are about
+    a wanted topic. Raises Corrupt.
+    """
+    building = _Building(is_wanted)
     for page in pages:
         for entry in page.entries():
             building.add(entry)
@@ -39,7 +46,8 @@ def event_batches(pages: Iterable[EventsPage], rows_per_batch: int = ROWS_PER_BA
 
 
 class _Building:
-    def __init__(self) -> None:
+    def __init__(self, is_wanted: Callable[[str], object] | None) -> None:
+        self._is_wanted = is_wanted
         self._clear()
 
     def _clear(self) -> None:
@@ -59,7 +67,11 @@ class _Building:
         row = entry.first_row
         prefix = f"{RAFT_GROUP}:{entry.index}:"
         ts_us = entry.timestamp_ms * 1000
+        is_wanted = self._is_wanted
         for event in entry.events:
+            if is_wanted is not None and (event.topic is None or not is_wanted(event.topic)):
+                row += event.rows
+                continue
             begin = self.rows
             implicit = self._add_messages(event)
             self.rows += event.rows

@@ -38,6 +38,13 @@ RESET: Final = "RESET"
 PURGE: Final = "PURGE"
 """The messages [offset, offset_end) of a queue were removed by a purge."""
 
+TYPES: Final = frozenset(
+    {
+        *(HALF, COMMIT, ROLLBACK, CHECK, DISCARD, RESUME),
+        *(PUBLISH, SCHEDULE, CANCEL, ACK, RETRY, DLQ, EXPIRE, RESET, PURGE),
+    }
+)
+
 _COLUMNS: Final = (
     ("event_id", StringType()),
     ("ts", TimestampType()),

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from keelmq import Connection
-from keelmq.cli.operations.cluster import Answer, _show, ask_all
+from keelmq.admin.cluster import ClusterStatus, LogReaderStatus
+from keelmq.cli.operations.cluster import Answer, _print_log_readers, _show, ask_all
 from keelmq.transport.http1 import HttpResponse
 from tests.unit.client.scripted import Request, ScriptedTransport, json_answer, problem
 
@@ -102,3 +103,31 @@ async def test_the_status_says_which_nodes_have_a_listener_for_administration(
     if line is not None:
         assert found[0].startswith(line)
         assert found[0].endswith(" has none") == (len(own) < 3)
+
+
+def test_a_reader_of_the_log_is_shown_where_it_was_last(capsys: pytest.CaptureFixture[str]) -> None:
+    def status(node_id: int, *readers: LogReaderStatus) -> ClusterStatus:
+        return ClusterStatus(
+            cluster_id="c",
+            node_id=node_id,
+            role="follower",
+            term=1,
+            commit_index=9,
+            applied_index=9,
+            durable_index=9,
+            nodes=(),
+            log_readers=readers,
+        )
+
+    late = LogReaderStatus(reader="spark:events", address="10.0.0.9", next_index=2, lag=8, silent_ms=90_000)
+    later = LogReaderStatus(reader="spark:events", address="10.0.0.9", next_index=9, lag=1, silent_ms=1_000)
+    other = LogReaderStatus(reader="keelmq-lineage", address="10.0.0.9", next_index=4, lag=6)
+    _print_log_readers([status(1, late, other), status(2, later)])
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line.split() for line in lines if "10.0.0.9" in line]
+    assert [(row[0], row[3:6]) for row in rows] == [
+        ("keelmq-lineage", ["1", "4", "6"]),
+        ("spark:events", ["2", "9", "1"]),
+    ], lines
+    _print_log_readers([status(1)])
+    assert capsys.readouterr().out == ""

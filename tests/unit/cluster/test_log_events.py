@@ -7,6 +7,7 @@ import pytest
 
 from cluster.budgets.pace import Pace
 from cluster.budgets.turns import PAGE_TURN_BYTES
+from cluster.limits import LOG_TOPICS_MAX
 from cluster.operations import log_events
 from cluster.operations.log_events import EventsPage
 from keelmq.log.log_events import EntryEvents, LogEvent, read_frames
@@ -31,7 +32,7 @@ async def all_events(node: Node, **query: Any) -> list[tuple[int, int, LogEvent]
     next_index, next_event = 1, 0
     while next_index <= node.core.state.applied_index:
         answer = await read(node, next_index, from_event=next_event, **query)
-        assert answer.body or int(answer.headers["KeelMQ-Next-Index"]) > node.core.state.applied_index
+        assert answer.body or int(answer.headers["KeelMQ-Next-Index"]) > next_index
         for entry in frames(answer):
             row = entry.first_row
             for event in entry.events:
@@ -172,3 +173,73 @@ async def test_what_is_removed_while_a_reader_waits_for_its_turn_is_told(node: N
     gone = await reading
     assert gone.status == 410, "not a page without the events that are gone"
     assert (gone.status, gone.body["code"], gone.body["first_index"]) == (410, "log_range_removed", state.first_outcome)
+
+
+def numbered(events: list[tuple[int, int, LogEvent]]) -> list[tuple[int, int, str, str | None]]:
+    """Return index, row, type and topic of each event."""
+    return [(index, row, event.type, event.topic) for index, row, event in events]
+
+
+@pytest.mark.parametrize("max_bytes", [1, 300, 1_000_000])
+async def test_only_events_of_named_topics_and_types_are_sent_and_keep_their_numbers(
+    node: Node, max_bytes: int
+) -> None:
+    await workload(node)
+    everything = numbered(await all_events(node))
+
+    async def selected(**query: str) -> list[tuple[int, int, str, str | None]]:
+        return numbered(await all_events(node, max_bytes=max_bytes, **query))
+
+    points = [each for each in everything if each[3] == "points"]
+    assert points
+    assert await selected(topics="points") == points
+    own = [each for each in everything if each[3] in ("points", "%RETRY%g")]
+    assert len(own) > len(points)
+    assert await selected(topics="points,%25RETRY%25*") == own
+    assert await selected(topics="o*,points", types="PUBLISH,ACK") == [
+        each for each in everything if each[2] in ("PUBLISH", "ACK") and each[3] in ("orders", "points")
+    ]
+    assert await selected(types="COMMIT") == [each for each in everything if each[2] == "COMMIT"]
+    assert await selected(topics="other") == []
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [
+        ("topics=", "invalid_topic"),
+        ("topics=*", "invalid_topic"),
+        ("topics=a,,b", "invalid_topic"),
+        ("topics=" + ",".join(f"t{n}" for n in range(LOG_TOPICS_MAX + 1)), "invalid_request"),
+        ("types=PUBLISH,OTHER", "invalid_request"),
+    ],
+)
+async def test_a_selection_that_says_nothing_is_refused(node: Node, query: str, code: str) -> None:
+    refused = await node.call("GET", f"/v1/log/events?from_index=1&{query}")
+    assert (refused.status, refused.body["code"]) == (400, code)
+
+
+async def test_records_of_other_topics_are_not_read(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index knows enough of an entry to pass it over."""
+    await workload(node)
+    read_positions: list[int] = []
+    payload = node.core.reads.payload
+
+    async def counted(position: int) -> bytes:
+        read_positions.append(position)
+        return await payload(position)
+
+    monkeypatch.setattr(node.core.reads, "payload", counted)
+    assert len(await all_events(node, topics="points")) == 2
+    assert len(set(read_positions)) == 1, "the half and its commit are of one record"
+
+
+async def test_a_page_that_passes_over_everything_ends_in_time(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    await workload(node)
+    monkeypatch.setattr(Pace, "is_over", property(lambda _: True))
+    monkeypatch.setattr(log_events, "OUTCOMES_PER_READ", 1)
+    answer = await read(node, topics="other")
+    assert answer.body == b""
+    assert 1 < int(answer.headers["KeelMQ-Next-Index"]) < node.core.state.applied_index
+    assert numbered(await all_events(node, topics="points")) == [
+        each for each in numbered(await all_events(node)) if each[3] == "points"
+    ]

@@ -108,6 +108,8 @@ def test_the_limits_are_the_documented_ones() -> None:
         f"| `limit` | 1 to {limits.AUDIT_RECORDS_MAX} (100) |",
         f"at most {limits.OFFSETS_MAX:,} offsets",
         f"at most {limits.GROUP_TOPICS_MAX} topics",
+        f"of events at most {limits.LOG_TOPICS_MAX} names",
+        f"a node knows the {limits.LOG_READERS_MAX} readers that it heard last",
         f"at most {limits.GROUP_QUEUES_MAX:,} queues together",
         f"at most {limits.CLIENT_ID_LENGTH_MAX} characters",
     ):

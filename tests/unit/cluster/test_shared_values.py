@@ -114,7 +114,9 @@ async def test_the_headers_that_the_sdk_reads_are_sent_and_described(node: Node)
     read = {
         queue: {every, wire.DISK_BYTES_HEADER},
         log: {every, wire.NEXT_INDEX_HEADER, wire.CLUSTER_UID_HEADER},
-        events: {every, wire.NEXT_INDEX_HEADER, wire.NEXT_EVENT_HEADER, wire.CLUSTER_UID_HEADER},
+        events: {
+            *(every, wire.NEXT_INDEX_HEADER, wire.NEXT_EVENT_HEADER, wire.SPAN_INDEX_HEADER, wire.CLUSTER_UID_HEADER)
+        },
     }
     assert {name for of_call in read.values() for name in of_call} == {
         value for name, value in vars(wire).items() if name.endswith("_HEADER")
@@ -124,8 +126,8 @@ async def test_the_headers_that_the_sdk_reads_are_sent_and_described(node: Node)
     for path, sought in read.items():
         described = paths[path]["get"]["responses"]["200"]["headers"]
         assert sought <= {name.lower() for name in described}, path
-    for path in (log, events):
-        answer = await node.call("GET", f"{path}?from_index=1")
+    for path, asked_for in ((log, ""), (events, "&span_bytes=1")):
+        answer = await node.call("GET", f"{path}?from_index=1{asked_for}")
         sent = {name.lower() for name in answer.headers}
         assert {name.lower() for name in paths[path]["get"]["responses"]["200"]["headers"]} <= sent
     assert app.APPLIED_INDEX_HEADER.lower() == every

@@ -134,7 +134,7 @@ def expected() -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize("rows_per_batch", [1, 5, 1_000])
 def test_rows_are_those_of_the_messages(rows_per_batch: int) -> None:
-    batches = list(event_batches(pages(), rows_per_batch))
+    batches = list(event_batches(pages(), rows_per_batch=rows_per_batch))
     assert all(batch.schema.equals(EVENTS_ARROW) for batch in batches)
     rows = [row for batch in batches for row in batch.to_pylist()]
     assert [int(row.pop("ts").timestamp() * 1000) for row in rows] == [
@@ -142,6 +142,14 @@ def test_rows_are_those_of_the_messages(rows_per_batch: int) -> None:
     ]
     assert rows == list(expected())
     assert [row["message_id"] for row in rows[7:9]] == ["b3-0", "y"]
+
+
+def test_rows_of_other_topics_are_left_out_and_the_others_keep_their_ids() -> None:
+    wanted = [row for row in expected() if row["topic"] == "orders"]
+    (batch,) = event_batches(pages(), "orders".__eq__)
+    rows = batch.to_pylist()
+    assert 0 < len(rows) < len(list(expected()))
+    assert [row["event_id"] for row in rows] == [row["event_id"] for row in wanted]
 
 
 def test_the_view_messages_shows_what_consumers_see() -> None:

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from keelmq.errors import LogRangeRemoved, NoLeader
+from keelmq.errors import InvalidRequest, LogRangeRemoved, NoLeader
 from keelmq.log.log_events import EventsPage
 from keelmq_spark import log_reader
-from keelmq_spark.log_reader import DataLoss, LogReader
+from keelmq_spark.log_reader import DataLoss, LogReader, Select
 
 SHORT, LONG = "http://127.0.0.1:1", "http://127.0.0.1:2"
 
@@ -19,6 +19,8 @@ class Nodes:
     def __init__(self, away: int) -> None:
         self.away = away
         self.asked: list[str] = []
+        self.selected: list[tuple[str, ...]] = []
+        self.cannot_select = False
 
     async def log_events(self, server: str, begin: int, end: int) -> EventsPage:
         self.asked.append(server)
@@ -45,7 +47,19 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Nodes:
         def __init__(self, connection: Connection) -> None:
             self._server = connection.server
 
-        async def log_events(self, begin: int, *, to_index: int, **_: Any) -> EventsPage:
+        async def log_events(
+            self,
+            begin: int,
+            *,
+            to_index: int,
+            topics: Sequence[str] = (),
+            types: Sequence[str] = (),
+            reader: str | None = None,
+            **_: Any,
+        ) -> EventsPage:
+            nodes.selected.append((*topics, *types, *([reader] if reader else [])))
+            if nodes.cannot_select and (topics or types or reader):
+                raise InvalidRequest("invalid_request", "Object contains unknown field `topics`")
             return await nodes.log_events(self._server, begin, to_index)
 
     monkeypatch.setattr(log_reader, "Connection", Connection)
@@ -81,3 +95,22 @@ def test_a_node_that_is_away_does_not_delay_the_question_where_the_log_begins(no
     nodes.away = 1_000_000
     with LogReader((SHORT, LONG), timeout_ms=3_600_000, fetch_max_bytes=1) as log:
         assert log.first_index() == 100
+
+
+@pytest.mark.parametrize("cannot_select", [False, True])
+def test_a_node_that_cannot_select_is_asked_for_everything(nodes: Nodes, cannot_select: bool) -> None:
+    nodes.away, nodes.cannot_select = 0, cannot_select
+    with LogReader((LONG,), timeout_ms=60_000, fetch_max_bytes=1) as log:
+        pages = list(log.pages(50, 150, select=Select(("orders", "b*"), ("ACK",))))
+    assert [page.data for page in pages] == [LONG.encode()]
+    assert nodes.selected == [("orders", "b*", "ACK"), *([()] if cannot_select else [])]
+
+
+@pytest.mark.parametrize("cannot_select", [False, True])
+def test_a_node_that_does_not_know_readers_is_not_told_of_them(nodes: Nodes, cannot_select: bool) -> None:
+    nodes.away, nodes.cannot_select = 0, cannot_select
+    with LogReader((LONG,), timeout_ms=60_000, fetch_max_bytes=1, name="job") as log:
+        log.end_index(1)
+        log.end_index(5, tells=True)
+        log.end_index(6, tells=True)
+    assert nodes.selected == [(), *([("job",), (), ()] if cannot_select else [("job",), ("job",)])]

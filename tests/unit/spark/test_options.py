@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from cluster.limits import READER_PATTERN
 from keelmq import Tls
 from keelmq_spark.options import NAMES, SourceOptions
 from keelmq_spark.source import LogRange, split
@@ -19,8 +20,10 @@ SERVERS = {"servers": "http://127.0.0.1:7081,http://127.0.0.1:7082"}
         ({"view": "events", "servers": "nowhere"}, "servers: 'nowhere' is not"),
         ({"view": "rows"}, "view: messages or events"),
         ({}, "subscribe: the view messages needs topics"),
-        ({"view": "events", "subscribe": "orders"}, "subscribe: the view messages needs topics"),
+        ({"view": "events", "subscribe": "a", "subscribePattern": "b"}, "subscribe or subscribePattern"),
         ({"view": "events", "topic": "orders"}, "unknown option topic: the options of keelmq are servers, "),
+        ({"view": "events", "maxBytesPerTrigger": "0"}, "maxBytesPerTrigger: a number from 1"),
+        ({"view": "events", "readerName": "a job"}, "readerName: 1 to 64 characters of"),
         ({"view": "events", "startingOffsets": "now"}, "startingOffsets: a word or a JSON object"),
         ({"view": "events", "startingOffsets": '{"index": 0}'}, "startingOffsets: the index is a number from 1 on"),
         ({"view": "events", "startingOffsets": '{"orders": {"0": 1}}'}, "startingOffsets: earliest, latest or"),
@@ -35,7 +38,6 @@ SERVERS = {"servers": "http://127.0.0.1:7081,http://127.0.0.1:7082"}
         ({"subscribe": "orders", "startingOffsets": '{"orders": {"0": true}}'}, "an offset, or -2 for the earliest"),
         ({"subscribe": "orders", "subscribePattern": "or.*"}, "subscribe or subscribePattern, not both"),
         ({"subscribePattern": "("}, "subscribePattern: missing )"),
-        ({"view": "events", "subscribePattern": "or.*"}, "subscribe: the view messages needs topics"),
         (
             {"view": "events", "endingOffsets": '{"cluster": 1, "index": 2}'},
             "endingOffsets: the cluster is the unique id",
@@ -115,3 +117,18 @@ def test_files_of_tls_go_to_the_executors_as_paths(monkeypatch: pytest.MonkeyPat
     assert pickle.loads(pickle.dumps(options)).tls == Tls("/planner/ca", "/own", None)
     given = {"caFile": "/ca", "certificateFile": "/own", "keyFile": "/key"}
     assert SourceOptions.parse({**SERVERS, "view": "events", **given}).tls == Tls("/ca", "/own", "/key")
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"view": "events"}, "spark:events"),
+        ({"subscribe": "orders,%RETRY%g"}, "spark:messages:orders,%RETRY%g"),
+        ({"subscribePattern": "orders-[0-9]+"}, "spark:messages:orders-_0-9__"),
+        ({"subscribe": "x" * 100}, "spark:messages:" + "x" * 49),
+        ({"view": "events", "readerName": "billing"}, "billing"),
+    ],
+)
+def test_a_query_has_a_name_that_nodes_take(options: dict[str, str], name: str) -> None:
+    assert SourceOptions.parse({**SERVERS, **options}).reader_name == name
+    assert re.fullmatch(READER_PATTERN, name)

@@ -4,7 +4,7 @@ import time
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 from keelmq_spark.options import SourceOptions
 from keelmq_spark.source import KeelMQStreamReader
@@ -18,8 +18,16 @@ class Log:
     def __init__(self) -> None:
         self.end = 10
 
-    def end_index(self, start: int, *, wait_ms: int = 0) -> int:
+        self.told: list[int] = []
+
+    def end_index(self, start: int, *, wait_ms: int = 0, tells: bool = False) -> int:
+        if tells:
+            self.told.append(start)
         return self.end
+
+    def end_within(self, start: int, max_bytes: int) -> int:
+        """Return an end as if each entry had 100 bytes."""
+        return min(self.end, start + max(1, max_bytes // 100))
 
     def expect(self, cluster_uid: str) -> None: ...
 
@@ -59,8 +67,29 @@ def test_a_query_that_ends_does_not_wait() -> None:
     log.end = 20
     assert planner.latestOffset(at(5), ReadAllAvailable()) == at(10)
     assert planner.latestOffset(at(10), ReadAllAvailable()) == at(10)
+    assert log.told == [5, 10], "nodes know how far such a query is, too"
 
 
 def test_a_least_number_is_not_above_the_greatest() -> None:
     with pytest.raises(ValueError, match="minOffsetsPerTrigger: a number from 1 to 10, not '11'"):
         reader(Log(), minOffsetsPerTrigger="11", maxOffsetsPerTrigger="10")
+
+
+def test_a_batch_has_so_many_bytes_and_at_least_one_entry() -> None:
+    planner = reader(Log(), maxBytesPerTrigger="350")
+    limit = planner.getDefaultReadLimit()
+    assert limit == ReadMaxBytes(350)
+    assert planner.latestOffset(at(1), limit) == at(4)
+    assert planner.latestOffset(at(1), ReadAllAvailable()) == at(10)
+    assert reader(Log(), maxBytesPerTrigger="1").latestOffset(at(1), limit) == at(2)
+    both = reader(Log(), maxBytesPerTrigger="350", maxOffsetsPerTrigger="2")
+    assert both.latestOffset(at(1), both.getDefaultReadLimit()) == at(3)
+    planner.prepareForTriggerAvailableNow()
+    assert planner.latestOffset(at(8), limit) == at(10)
+
+
+def test_progress_says_how_far_the_log_goes() -> None:
+    planner = reader(Log(), maxOffsetsPerTrigger="2")
+    assert planner.reportLatestOffset() is None
+    planner.latestOffset(at(1), planner.getDefaultReadLimit())
+    assert planner.reportLatestOffset() == at(10)

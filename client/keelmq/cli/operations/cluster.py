@@ -14,6 +14,7 @@ from keelmq.cli.output import (
     AsJson,
     Servers,
     connection_to,
+    duration,
     print_json,
     print_table,
     run,
@@ -27,6 +28,7 @@ from keelmq.printable import printable
 
 if TYPE_CHECKING:
     from keelmq.admin import ClusterSettings, ClusterStatus
+    from keelmq.admin.cluster import LogReaderStatus
     from keelmq.transport.connection import Connection
 
 app = typer.Typer(no_args_is_help=True, help="The state of the cluster.")
@@ -249,6 +251,23 @@ def _print_log_holders(statuses: "Sequence[ClusterStatus]") -> None:
     print_table(title, ["kind", "subject", "from entry", "since", "bytes"], rows)
 
 
+def _print_log_readers(statuses: "Sequence[ClusterStatus]") -> None:
+    """Print the queries that read the log. One that was at several nodes is shown where it was last."""
+    found: dict[tuple[str, str, str | None], tuple[int, LogReaderStatus]] = {}
+    for status in statuses:
+        for each in status.log_readers:
+            key = each.reader, each.address, each.principal
+            if key not in found or each.silent_ms < found[key][1].silent_ms:
+                found[key] = status.node_id, each
+    rows = [
+        (each.reader, each.address, each.principal, node_id, each.next_index, each.lag, duration(each.silent_ms))
+        for node_id, each in sorted(found.values(), key=lambda of: (-of[1].lag, of[1].reader))
+    ]
+    if rows:
+        columns = ["reader", "address", "principal", "at node", "next entry", "lag in entries", "silent for"]
+        print_table("readers of the log", columns, rows)
+
+
 def _print_administration(statuses: "Sequence[ClusterStatus]") -> None:
     """Print which nodes have a listener for administration, if any has."""
     own = [f"{each.admin_url} (node {each.node_id})" for each in statuses if each.admin_url is not None]
@@ -295,6 +314,7 @@ def _print_nodes(answers: "Sequence[Answer]") -> None:
     print_table(None, columns, [_row(answer) for answer in answers], turns=True)
     _print_administration(members)
     _print_log_holders(statuses)
+    _print_log_readers(statuses)
     for status in statuses:
         for alarm in status.alarms:
             say(f"node {status.node_id}: {alarm.severity} alarm {alarm.code}: {alarm.detail}")
