@@ -391,7 +391,7 @@ FAULTS: Final[tuple[Fault[Faults], ...]] = (
         Faults.no_space,
         SMALL_DISK,
     ),
-    Fault("clock", ("KeelMQClocksApart",), ("clock_wrong", "alarm_clock_skew"), Faults.wrong_clock),
+    Fault("clock", ("KeelMQClocksApart",), ("clock_wrong",), Faults.wrong_clock),
     Fault("low-disk", ("KeelMQDiskLow", "KeelMQCriticalAlarm"), ("alarm_disk_low",), Faults.low_disk, SMALL_DISK),
     Fault(
         "filling-disk", ("KeelMQDiskFillsSoon",), ("disk_fills",), Faults.filling_disk, SMALL_DISK, Faults.send_large
