@@ -25,6 +25,7 @@ from tests.bench import (
     beside,
     cold_reader,
     compression,
+    consoles,
     cores,
     fairness,
     floor,
@@ -165,6 +166,16 @@ async def run_numbers(directory: Path, settings: argparse.Namespace, figures: Fi
     await numbers.measure(directory, settings, figures)
 
 
+async def run_consoles(directory: Path, settings: argparse.Namespace, figures: Figures) -> None:
+    figures.step(f"{NODES} nodes, {settings.consoles} browsers that show the console")
+    cluster = BenchCluster(directory)
+    try:
+        cluster.start()
+        await consoles.measure(cluster, settings.consoles, settings.rounds, settings.seconds, figures)
+    finally:
+        cluster.close()
+
+
 async def create_topics(url: str) -> None:
     async with aiohttp.ClientSession(raise_for_status=True) as http:
         for topic, kind in (
@@ -241,6 +252,8 @@ def chosen(settings: argparse.Namespace) -> Section:
         return run_pops
     if settings.cold_reader:
         return run_cold_reader
+    if settings.consoles is not None:
+        return run_consoles
     if settings.numbers:
         return run_numbers
     return run_groups if settings.groups else run
@@ -281,6 +294,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--members", type=int, default=500, help="with --numbers: members of one group (500)")
     parser.add_argument("--pulls", type=int, default=2_000, help="with --numbers: waiting pulls (2,000)")
     parser.add_argument(
+        "--consoles", type=int, metavar="N", help="measure what N browsers on the console cost, and nothing else"
+    )
+    parser.add_argument(
         "--storm", type=int, metavar="N", help="measure producers beside N undecided transactions, and nothing else"
     )
     parser.add_argument(
@@ -299,7 +315,7 @@ def _parser() -> argparse.ArgumentParser:
         help="with --beside: how this tree's cluster is closed; --beside . compares it with an open one of this tree; "
         "with --hostile: auth closes the cluster, and the attacker is a user of it",
     )
-    parser.add_argument("--rounds", type=int, default=beside.ROUNDS, help="with --beside (default 5)")
+    parser.add_argument("--rounds", type=int, default=beside.ROUNDS, help="with --beside and --consoles (default 5)")
     return parser
 
 

@@ -167,6 +167,34 @@ def test_a_chart_takes_no_moment_for_a_rate_and_begins_anew_after_a_gap(cluster:
     assert points == [[], [10], [10], [10, 30], [], [1]]
 
 
+def test_what_is_drawn_anew_takes_answers_of_a_moment_ago_and_nothing_else_does(
+    cluster: ClusterProcess, page: Page
+) -> None:
+    leader = cluster.wait_leader()
+    send(leader, "console-moment", "x", "k")
+    page.open(leader, "/topics/console-moment")
+    page.until("1 messages")
+    page.driver.execute_script(
+        """
+        const ask = fetch;
+        window.asked = [];
+        window.fetch = (path, options) => {
+          asked.push([path, options.headers.get("Cache-Control")]);
+          return ask(path, options);
+        };
+        """
+    )
+    send(leader, "console-moment", "y", "k")
+    page.until("2 messages")  # drawn anew by itself
+    asked = page.driver.execute_script("return asked.splice(0)")
+    assert len(asked) >= 3
+    assert {cache for _, cache in asked} == {"max-age=2"}
+    page.follow("Groups")
+    page.until("Groups from the name")
+    asked = page.driver.execute_script("return asked.splice(0)")
+    assert [cache for path, cache in asked if path.startswith("/v1/groups")] == [None]
+
+
 def test_a_group_shows_its_lag(cluster: ClusterProcess, page: Page) -> None:
     leader = cluster.wait_leader()
     for number in range(3):

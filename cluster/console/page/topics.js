@@ -1,7 +1,7 @@
 // Topics, their queues, and the messages in a queue.
 
 import { rights } from "./actions.js";
-import { get } from "./api.js";
+import { asOf, get } from "./api.js";
 import { Chart } from "./chart.js";
 import { bytes, count, duration, el, link, part, table, time } from "./dom.js";
 import { messageTable } from "./messages.js";
@@ -68,7 +68,7 @@ export const next = (after, href) => (after === null || after === undefined ? []
 export async function topic([name]) {
   const [found, may, scheduled] = await Promise.all([get(`/v1/topics/${part(name)}`), rights(`topic:${name}`), get(`/v1/topics/${part(name)}/scheduled`, { limit: 50 }).catch((error) => missing("Delayed messages", error))]);
   const system = found.system ? "This topic is the system's: only the broker writes to it." : "";
-  rates.counted(name, { sent: found.queue_offsets.reduce((sum, each) => sum + each.max_offset, 0) });
+  rates.counted(name, { sent: found.queue_offsets.reduce((sum, each) => sum + each.max_offset, 0) }, asOf(found));
   return [
     el("h1", {}, `Topic ${name}`),
     el("p", {}, `${found.system ? "system" : found.type}, ${count(held(found))} messages, kept ${retention(found)}. `, link(`#/find?topic=${part(name)}`, "Find messages by key")),
