@@ -14,7 +14,7 @@ DRAWN_S: Final = 5.0
 TAKEN: Final = "Cache-Control: max-age=2\r\n"
 """The page takes answers that are so old when it draws a view anew."""
 ANEW: Final = ""
-"""What a page sends that wants each answer made for it."""
+"""A page that wants each answer made for it sends nothing."""
 TOPIC, GROUP = "bench-consoles", "bench-consoles-group"
 VIEWS: Final[Mapping[str, Sequence[str]]] = {
     "overview": ("/v1/cluster", "/v1/cluster/counters"),

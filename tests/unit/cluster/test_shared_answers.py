@@ -1,4 +1,4 @@
-"""Who takes an answer of a moment ago gets the one that another request was answered with; everybody else a new one."""
+"""Answers of a moment ago are given again to those who take them; everybody else gets a new one."""
 
 import asyncio
 from pathlib import Path
