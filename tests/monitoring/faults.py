@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from tests.chaos.skewed_node import CLOCK_VARIABLE, set_offset_ns
-from tests.e2e.cluster_process import ClusterProcess, NodeProcess, ok, wait_for
+from tests.e2e.cluster_process import ClusterProcess, NodeProcess, Reply, ok, wait_for
 from tests.e2e.small_disk import MIB
 from tests.e2e.test_faults_disk import inject
 from tests.requirements import SMALL_DISK, TRACING, Requirement
@@ -50,6 +50,7 @@ TOPIC: Final = "orders"
 GROUP: Final = "shop"
 ONE_MESSAGE: Final = {"messages": [{"body": "1"}]}
 REFUSED_SENDS: Final = 30
+UNAVAILABLE: Final = 503
 NEXT_NODE: Final = "tests.versions.next_node"
 CHANGES: Final = 7
 """Changes of leader within the window of the alert, which allows four."""
@@ -95,7 +96,13 @@ class Faults:
         self.commit(1)
 
     def call(self, method: str, path: str, payload: Any) -> Any:
-        return ok(self.cluster.wait_leader().request(method, path, payload=payload))
+        """Send a request to the leader until the cluster has carried it out: a busy machine may cost a leadership."""
+
+        def is_done() -> Reply | None:
+            reply = self.cluster.wait_leader().request(method, path, payload=payload)
+            return None if reply.status == UNAVAILABLE else reply
+
+        return ok(wait_for(is_done, f"{method} {path} to be carried out"))
 
     def send(self) -> None:
         self.call("POST", f"/v1/topics/{TOPIC}/messages", ONE_MESSAGE)
