@@ -75,6 +75,19 @@ def test_a_message_is_found_from_the_number_of_its_order_in_three_clicks(cluster
     assert page.driver.current_url.endswith(f"#/messages/{message_id}?topic=console-clicks"), "no other one is searched"
 
 
+def test_a_message_leads_to_those_that_caused_it(cluster: ClusterProcess, page: Page) -> None:
+    leader = cluster.wait_leader()
+    first, second = (send(leader, topic, f"in {topic}", "k") for topic in ("console-paid", "console-shipped"))
+    ok(leader.request("PUT", "/v1/topics/console-points", payload={"queues": 1, "type": "any"}))
+    properties = {"causation_id": f"{first},{second}", "causation_topic": "console-paid,console-shipped"}
+    caused = {"body": "x", "message_id": "console-caused", "properties": properties}
+    ok(leader.request("POST", "/v1/topics/console-points/messages", payload={"messages": [caused]}))
+    page.open(leader, "/messages/console-caused?topic=console-points")
+    page.until("Caused by")
+    page.follow(second)
+    page.until("in console-shipped", "What became of it")
+
+
 def test_a_message_is_found_by_its_id_alone_in_all_topics_that_have_it(cluster: ClusterProcess, page: Page) -> None:
     leader = cluster.wait_leader()
     for topic in ("console-first", "console-second"):

@@ -5,7 +5,7 @@ import { el, facts, link, part, table, time } from "./dom.js";
 import { missing } from "./problems.js";
 import { timeline } from "./timeline.js";
 
-const PREVIEW = 80;
+const [PREVIEW, CAUSES_SHOWN] = [80, 20];
 
 /**
  * A link to the view of a message. Without its topic, which may be unknown, all topics are searched.
@@ -74,6 +74,17 @@ export async function message([id], query) {
   return [el("h1", {}, `Message ${id}`), ...messages.flatMap((each, at) => story(each, traces[at]))];
 }
 
+/**
+ * Links to the messages that a handler was processing when it sent this one (client/keelmq/causation.py).
+ * @param {Record<string, string>} properties
+ */
+function causes({ causation_id: ids, causation_topic: topics }) {
+  if (!ids) return null;
+  const named = (topics ?? "").split(",");
+  const links = ids.split(",").map((id, at) => messageLink(id, named[at] ?? named[0]));
+  return el("span", {}, ...links.slice(0, CAUSES_SHOWN).flatMap((each, at) => (at ? [", ", each] : [each])), links.length > CAUSES_SHOWN ? `, and ${links.length - CAUSES_SHOWN} more` : null);
+}
+
 function story(message, trace) {
   return [
     facts([
@@ -86,6 +97,7 @@ function story(message, trace) {
       ["Born", time(message.born_at_ms || null)],
       ["Stored", time(message.stored_at_ms)],
       ["Log entry", message.raft_index],
+      ["Caused by", causes(message.properties ?? {})],
       ...Object.entries(message.properties ?? {}).map(([name, value]) => [`Property ${name}`, value]),
     ]),
     el("h2", {}, "Body"),
