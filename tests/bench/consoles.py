@@ -37,12 +37,13 @@ async def measure(cluster: BenchCluster, count: int, rounds: int, seconds: float
         )
     view = max(draws, key=lambda each: draws[each])
     await _idle(leader, count, view, figures)
-    without, beside = [], []
+    without: list[tuple[float, float]] = []
+    beside: list[tuple[float, float]] = []
     for number in range(1, rounds + 1):
         figures.step(f"64 senders: round {number} of {rounds}, without and with {count} browsers")
-        without.append(await _send(cluster, leader, seconds))
-        async with browsers(leader.url, count, view):
-            beside.append(await _send(cluster, leader, seconds))
+        for shown in (0, count) if number % 2 else (count, 0):  # what changes meanwhile is on either side as often
+            async with browsers(leader.url, shown, view):
+                (beside if shown else without).append(await _send(cluster, leader, seconds))
     ratios = [100 * after[0] / before[0] for before, after in zip(without, beside, strict=True)]
     spread = f"rounds {min(ratios):.0f} to {max(ratios):.0f} %"
     figures.add(
