@@ -140,7 +140,7 @@ fuzz: $(TOOLS) ## bytes nobody should send, to everything that parses: MINUTES=1
 soak: $(TOOLS) ## a steady load with short retention; disk and memory of each node must be flat: MINUTES=30
 	@$(BIN)/python -m tests.soak --minutes $(if $(filter command environment,$(origin MINUTES)),$(MINUTES),30) $(if $(SEED),--seed $(SEED)) $(SOAK_ARGS)
 
-monitoring-test: $(TOOLS) ## alerts and dashboards with a real Prometheus: faults of real nodes raise them (a few minutes): MONITORING_ARGS='--fault lag'
+monitoring-test: $(TOOLS) ## alerts and dashboards with a real Prometheus: faults of real nodes raise them, and the doctor finds them (ten minutes): MONITORING_ARGS='--fault lag'
 	@tests/prepare.sh
 	@$(BIN)/python -m tests.monitoring $(MONITORING_ARGS)
 

@@ -235,6 +235,7 @@ NAMESPACES: Final = Requirement(
 DEBIAN_ROOT: Final = Requirement("dpkg-deb", "adduser", "unshare", "mount", "runuser", root=True, attempt=_no_overlay)
 """What installs packages of Debian as root, in a copy of the machine."""
 POWER_LOSS: Final = Requirement("unshare", "mount", "umount", root=True, attempt=_no_private_mounts)
+TYPESCRIPT: Final = Requirement("tsc")
 PROMETHEUS: Final = Requirement("prometheus", "promtool")
 MAKING_EXT4: Final = Requirement("mkfs.ext4")
 MAKING_XFS: Final = Requirement("mkfs.xfs")

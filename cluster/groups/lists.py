@@ -17,10 +17,10 @@ from msgspec.structs import replace
 from cluster.budgets.pace import Pace
 from cluster.core.core import Core
 from cluster.core.waiting import waits_since_ms
-from cluster.http.app import APPLIED_INDEX_HEADER, json_response
+from cluster.http.app import json_response
 from cluster.http.requests import Request, check_group, check_topic, parse_query
 from cluster.http.responses import Response, as_encoded, as_view, json_items
-from cluster.http.routes import Route, json_of
+from cluster.http.routes import APPLIED_INDEX_HEADER, Route, json_of
 from cluster.limits import LIST_MAX, LIST_ROWS_MAX
 from cluster.problems import Problem
 from cluster.security import permissions
@@ -134,6 +134,7 @@ class GroupLists:
                 {200: json_of(GroupDetail)},
                 errors=("invalid_group", "group_not_found", "no_leader"),
                 redirects=True,
+                is_shared=True,
                 access=of_group("describe"),
             ),
             Route(
@@ -156,6 +157,7 @@ class GroupLists:
                 query=GroupOffsetsQuery,
                 errors=("invalid_group", "invalid_topic", "group_not_found", "no_leader"),
                 redirects=True,
+                is_shared=True,
                 access=of_group("describe"),
             ),
         ]

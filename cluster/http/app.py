@@ -25,7 +25,17 @@ from cluster.http.request_body import read_body as read_body
 from cluster.http.request_guard import RequestGuard, require_media_type
 from cluster.http.requests import target_of
 from cluster.http.responses import Response, json_body, msgpack_body
-from cluster.http.routes import ALWAYS_SERVED, AUDIT_PATH, CLUSTER_PATH, JSON, MSGPACK, Route, needs_the_log
+from cluster.http.routes import (
+    ALWAYS_SERVED,
+    APPLIED_INDEX_HEADER,
+    AUDIT_PATH,
+    CLUSTER_PATH,
+    JSON,
+    MSGPACK,
+    Route,
+    needs_the_log,
+)
+from cluster.http.shared_answers import SharedAnswers
 from cluster.http.writer import SMALL_RESPONSE_BYTES, write_large
 from cluster.limits import JSON_BYTES_MAX
 from cluster.problems import Problem, problem_of
@@ -36,10 +46,6 @@ from raft.errors import NoLeader, NotLeader
 from store.log.errors import DiskFull
 
 logger = logging.getLogger(__name__)
-
-APPLIED_INDEX_HEADER: Final = "KeelMQ-Applied-Index"
-"""Header of the answer to a `GET`: index of an entry that this node had applied before it began to answer; with the
-offsets of a group, of the last entry of which they may show something."""
 
 CLIENT_GONE: Final = 499
 """Status of an answer whose client is gone."""
@@ -142,7 +148,9 @@ def make_application(core: Core, routes: Sequence[Route], *, administers: bool =
     middlewares = [core.request_times.middleware(), answer]
     application = web.Application(middlewares=middlewares, client_max_size=core.config.max_request_bytes)
     application[IS_ADMINISTRATION] = administers
-    for route in routes:
+    answers = SharedAnswers(core)
+    for described in routes:
+        route = described._replace(handler=answers.shared(described)) if described.is_shared else described
         handler = metered(core, route, handler_of(core, route, administers=administers))
         # Not add_get, which adds HEAD: it would run long polls whose answer nobody reads.
         application.router.add_route(route.method, route.path, handler)

@@ -11,11 +11,19 @@ from aiohttp import web
 from cluster import VERSION
 from cluster.budgets.request_deadline import TIMEOUT_HEADER, TIMEOUT_MS_MAX
 from cluster.http.administration import clients_may_have
-from cluster.http.app import APPLIED_INDEX_HEADER, UNKNOWN_HERE
+from cluster.http.app import UNKNOWN_HERE
 from cluster.http.metering import may_be_charged
 from cluster.http.request_guard import METHODS_WITH_BODY
 from cluster.http.responses import ProblemDocument
-from cluster.http.routes import IDEMPOTENCY_KEY, JSON, WRITE_ERRORS, Route, needs_the_log
+from cluster.http.routes import (
+    AGE_HEADER,
+    APPLIED_INDEX_HEADER,
+    IDEMPOTENCY_KEY,
+    JSON,
+    WRITE_ERRORS,
+    Route,
+    needs_the_log,
+)
 from cluster.problems import KINDS, PROBLEM_JSON
 from cluster.security.access import PUBLIC
 
@@ -119,6 +127,8 @@ def _operation(route: Route, schemas: _Schemas) -> Json:
         parameters.extend(schemas.query_parameters(route.query))
     if route.takes_idempotency_key:
         parameters.append({"name": IDEMPOTENCY_KEY, "in": "header", "required": False, "schema": {"type": "string"}})
+    if route.is_shared:
+        parameters.append({"name": "Cache-Control", "in": "header", "required": False, "schema": {"type": "string"}})
     if set(WRITE_ERRORS) <= set(route.errors):
         milliseconds = {"type": "integer", "minimum": 1, "maximum": TIMEOUT_MS_MAX}
         parameters.append({"name": TIMEOUT_HEADER, "in": "header", "required": False, "schema": milliseconds})
@@ -185,7 +195,8 @@ def _asks_leader(route: Route) -> bool:
 
 def _headers(route: Route) -> Json:
     of_reads = (APPLIED_INDEX_HEADER,) if route.method == "GET" else ()
-    return {name: {"schema": {"type": "string"}} for name in (*of_reads, *route.answer_headers)}
+    of_shared = (AGE_HEADER,) if route.is_shared else ()
+    return {name: {"schema": {"type": "string"}} for name in (*of_reads, *of_shared, *route.answer_headers)}
 
 
 def _codes_by_status(codes: Sequence[str]) -> Mapping[int, list[str]]:

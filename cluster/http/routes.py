@@ -21,6 +21,12 @@ TEXT: Final = "text/plain"
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 """Header that identifies a request that is sent again."""
 
+APPLIED_INDEX_HEADER: Final = "KeelMQ-Applied-Index"
+"""Header of the answer to a `GET`: index of an entry that this node had applied before it began to answer; with the
+offsets of a group, of the last entry of which they may show something."""
+AGE_HEADER: Final = "KeelMQ-Age-Ms"
+"""Header of an answer that may be one of a moment ago: for how many milliseconds it has been made."""
+
 CONSOLE_PATH: Final = "/console"
 """Path of the console and prefix of its files, which are the same for everybody."""
 CLUSTER_PATH: Final = "/v1/cluster"
@@ -64,6 +70,8 @@ class Route(NamedTuple):
     answer_headers: tuple[str, ...] = ()
     """Headers of a successful answer, with which a client goes on."""
     takes_idempotency_key: bool = False
+    is_shared: bool = False
+    """True when the answer is the same for all who may use the route: who takes one of a moment ago gets that."""
     keeps_session: bool = False
     """True when a client without an answer loses what it holds: a quota refuses such requests last."""
 

@@ -118,6 +118,7 @@ class TopicApi:
                 "Show one topic with the offsets of its queues",
                 {200: json_of(TopicView)},
                 errors=("invalid_topic", "topic_not_found"),
+                is_shared=True,
                 access=of_topic("describe"),
             ),
             Route(

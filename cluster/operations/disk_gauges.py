@@ -37,11 +37,12 @@ def disk_gauges(core: Core) -> Iterator[Metric]:
     )
     stalls = CounterMetricFamily(
         "keelmq_index_stalls",
-        "How often RocksDB has stopped all writes, or begun to delay them",
+        "How often RocksDB has stopped all writes (stop), begun to delay them (delay), or had entries wait (wait)",
         labels=["kind"],
     )
     stalls.add_metric(["stop"], index.write_stops)
     stalls.add_metric(["delay"], index.write_delays)
+    stalls.add_metric(["wait"], index.write_waits)
     yield stalls
 
 

@@ -19,6 +19,11 @@ def raft_gauges(core: Core) -> Iterator[Metric]:
     yield gauge("keelmq_raft_durable_index", "Highest index fsynced here", raft.durable_index)
     yield CounterMetricFamily("keelmq_raft_elections", "Elections for which this node stood", value=raft.election.stood)
     yield CounterMetricFamily("keelmq_raft_elections_won", "Elections that this node won", value=raft.election.won)
+    yield gauge(
+        "keelmq_raft_elections_won_recently",
+        "Elections that this node won in the last 15 minutes, 1,000 at most",
+        raft.election.won_recently(),
+    )
     yield gauge("keelmq_raft_voters", "Voters of the cluster", len(raft.configuration.voters))
     yield gauge(
         "keelmq_raft_quorum_margin",

@@ -14,6 +14,7 @@ from cluster.core.core import Core
 from cluster.core.waiting import waits_since_ms
 from cluster.metrics import gauge
 from cluster.telemetry.topic_counters import OTHERS, SERIES_MAX
+from store.commands.transactions import TransactionState
 from store.commands.views import GroupOffset
 from store.messages.topics import DLQ_PREFIX
 
@@ -60,11 +61,21 @@ class StateGauges:
         yield gauge("keelmq_messages_scheduled", "Messages that wait for their time", state.messages_scheduled)
         undecided = state.transactions_undecided
         yield gauge("keelmq_transactions_undecided", "Half transactions that are prepared", undecided)
-        oldest = state.transactions(state="prepared", limit=1).transactions
-        age_s = max(core.now_ms() - oldest[0].prepared_at_ms, 0) / 1000 if oldest else 0.0
-        yield gauge("keelmq_transactions_undecided_age_seconds", "Age of the oldest half transaction", age_s)
+        yield gauge(
+            "keelmq_transactions_undecided_age_seconds", "Age of the oldest half transaction", self._age_s("prepared")
+        )
+        yield gauge(
+            "keelmq_transactions_discarded_age_seconds",
+            "Age of the oldest transaction that was discarded and waits for an operator; 0 without one",
+            self._age_s("discarded"),
+        )
         yield from self._lag()
         yield from self._dead_letters()
+
+    def _age_s(self, state: TransactionState) -> float:
+        """Return how long ago the oldest transaction in this state was prepared; 0 without one."""
+        oldest = self._core.state.transactions(state=state, limit=1).transactions
+        return max(self._core.now_ms() - oldest[0].prepared_at_ms, 0) / 1000 if oldest else 0.0
 
     def _lag(self) -> Iterator[GaugeMetricFamily | None]:
         labels = ["group", "topic", "queue"]

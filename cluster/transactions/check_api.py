@@ -12,10 +12,10 @@ from msgspec import Meta
 from cluster.budgets.pace import Pace
 from cluster.core.background import COMMAND_ERRORS
 from cluster.core.core import Core
-from cluster.http.app import APPLIED_INDEX_HEADER, json_response, note_headers, read_json
+from cluster.http.app import json_response, note_headers, read_json
 from cluster.http.requests import ClientId, Request, WaitMs, check_group, parse_query
 from cluster.http.responses import Response, json_body
-from cluster.http.routes import JSON, WRITE_ERRORS, Route, json_of
+from cluster.http.routes import APPLIED_INDEX_HEADER, JSON, WRITE_ERRORS, Route, json_of
 from cluster.limits import CHECKS_MAX, LIST_MAX, URL_LENGTH_MAX
 from cluster.messages.block_reader import BlockReader
 from cluster.problems import Problem

@@ -297,6 +297,35 @@ NODE: Final = Dashboard(
 )
 DASHBOARDS: Final = (CLUSTER, TOPICS, GROUPS, TRANSACTIONS, NODE)
 SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
+LINK: Final = {
+    "type": "dashboards",
+    "tags": ["keelmq"],
+    "title": "KeelMQ",
+    "icon": "external link",
+    "tooltip": "",
+    "asDropdown": True,
+    "keepTime": True,
+    "includeVars": True,
+    "targetBlank": False,
+}
+OPTIONS: Final = {
+    "timeseries": {
+        "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []},
+        "tooltip": {"mode": "multi", "sort": "desc"},
+    },
+    "stat": {
+        "reduceOptions": {"calcs": ["lastNotNull"]},
+        "textMode": "value_and_name",
+        "graphMode": "none",
+        "colorMode": "value",
+        "justifyMode": "auto",
+        "orientation": "auto",
+        "percentChangeColorMode": "standard",
+        "showPercentChange": False,
+        "wideLayout": True,
+    },
+}
+"""Options by kind of panel: all that Grafana's schema requires, so that nothing depends on what a version adds."""
 
 
 def document(dashboard: Dashboard) -> dict[str, Any]:
@@ -318,7 +347,7 @@ def document(dashboard: Dashboard) -> dict[str, Any]:
                 _variable("instance", "Node", 'label_values(keelmq_build_info{job=~"$job"}, instance)'),
             ]
         },
-        "links": [{"type": "dashboards", "tags": ["keelmq"], "title": "KeelMQ", "asDropdown": True, "keepTime": True}],
+        "links": [LINK],
         "annotations": {"list": []},
         "panels": [_panel(number, panel) for number, panel in enumerate(dashboard.panels)],
     }
@@ -351,9 +380,7 @@ def _panel(number: int, panel: Panel) -> dict[str, Any]:
         "datasource": SOURCE,
         "gridPos": {"x": number % PER_ROW * width, "y": number // PER_ROW * HEIGHT, "w": width, "h": HEIGHT},
         "fieldConfig": {"defaults": {"unit": panel.unit, "custom": {}}, "overrides": []},
-        "options": {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi"}}
-        if panel.kind == "timeseries"
-        else {"reduceOptions": {"calcs": ["lastNotNull"]}, "textMode": "value_and_name"},
+        "options": OPTIONS[panel.kind],
         "targets": [
             {"refId": chr(ord("A") + place), "datasource": SOURCE, "expr": expression, "legendFormat": legend}
             for place, (expression, legend) in enumerate(panel.queries)

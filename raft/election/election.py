@@ -5,6 +5,7 @@ them.
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable
 
 from raft.copies.own_copy import OwnCopy
@@ -22,6 +23,9 @@ log = logging.getLogger(__name__)
 
 FIRST_WAIT_SHARE = 0.3
 """A node that has just started, or stood, waits for a leader for this share of an election timeout."""
+RECENT_S = 900.0
+"""Changes of leader within this time are frequent or rare."""
+RECENT_MAX = 1_000
 NEW_DISK = "its disk is new, and waits for a leader to bring it up to date"
 
 
@@ -58,6 +62,7 @@ class Election:
         """Term and index of a committed entry for want of which this node does not stand; None otherwise."""
         self.stood = self.won = 0
         """Elections for which this node has stood, and those that it has won, since its start."""
+        self._won_at_s: deque[float] = deque(maxlen=RECENT_MAX)
         self._last_leader = 0, 0
         """The last term in which this process heard of a leader or led, and that leader. A term has no other."""
         self._leader_contact = float("-inf")
@@ -83,7 +88,14 @@ class Election:
     def count(self, role: int) -> None:
         """Note that this node has taken that role."""
         self.stood += role == CANDIDATE
-        self.won += role == LEADER
+        if role == LEADER:
+            self.won += 1
+            self._won_at_s.append(now())
+
+    def won_recently(self) -> int:
+        """Return how many elections this node has won in the last quarter of an hour, RECENT_MAX at most."""
+        since_s = now() - RECENT_S
+        return sum(won_at_s >= since_s for won_at_s in self._won_at_s)
 
     # --- terms and leaders -----------------------------------------------------------------------------------------
 

@@ -47,6 +47,8 @@ OUTDATED_FORMATS: Final = (b"1",)
 
 WRITE_BUFFER_BYTES: Final = 8 * 1024 * 1024
 WRITE_BUFFERS_MAX: Final = 3
+FULL_BUFFER_BYTES: Final = WRITE_BUFFER_BYTES * 3 // 4
+"""RocksDB puts a buffer aside at the first write after it was about full: not below this size."""
 BLOCK_CACHE_BYTES: Final = 12 * 1024 * 1024
 METADATA_BLOCK_BYTES: Final = 4096
 OPEN_FILES_MAX: Final = 128
@@ -70,9 +72,11 @@ class IndexFigures(NamedTuple):
     delayed_write_bytes_per_s: int
     """Rate to which RocksDB holds writes, because flushes or compactions do not keep up; 0 while it holds none."""
     write_stops: int
-    """How often RocksDB has stopped all writes since the start; apply waits until it goes on."""
+    """How often RocksDB has stopped all writes since the start."""
     write_delays: int
     """How often it has begun to slow them down: the thread that writes then stands for some milliseconds."""
+    write_waits: int
+    """How often a writer has waited until RocksDB took writes."""
 
 
 class Index:
@@ -90,6 +94,8 @@ class Index:
         self._batch: WriteBatch | None = None
         """The write of the first `_prepared_rows` staged keys, while it is being prepared and until it is written."""
         self._prepared_rows = 0
+        self.write_waits = 0
+        """How often a writer has waited, since the start, because RocksDB took no writes."""
         self._write_options = WriteOptions()
         # The type stub declares disable_wal as a method; it is a property.
         self._write_options.disable_wal = True  # type: ignore[assignment, method-assign]
@@ -123,11 +129,19 @@ class Index:
     @property
     def is_write_stopped(self) -> bool:
         """True while RocksDB takes no writes, because flushes or compactions do not keep up: until it goes on, `commit`
-        would hold its caller. False once one of them has failed: then `commit` raises the error, and waiting would
-        hide it. Costs less than a microsecond.
+        would hold its caller. True also before the write that has the last buffer put aside, which only then finds out.
+        False once one of them has failed: then `commit` raises the error, and waiting would hide it. Costs about a
+        microsecond.
         """
         number = self._database.property_int_value
-        return bool(number("rocksdb.is-write-stopped")) and not number("rocksdb.background-errors")
+        if not number("rocksdb.is-write-stopped"):
+            waiting = number("rocksdb.num-immutable-mem-table") or 0
+            if (
+                waiting < WRITE_BUFFERS_MAX - 1
+                or (number("rocksdb.cur-size-active-mem-table") or 0) < FULL_BUFFER_BYTES
+            ):
+                return False
+        return not number("rocksdb.background-errors")
 
     @property
     def staged_rows(self) -> int:
@@ -239,10 +253,11 @@ class Index:
             pending_compaction_bytes=number("estimate-pending-compaction-bytes"),
             running_compactions=number("num-running-compactions"),
             running_flushes=number("num-running-flushes"),
-            is_write_stopped=bool(number("is-write-stopped")),
+            is_write_stopped=self.is_write_stopped,
             delayed_write_bytes_per_s=number("actual-delayed-write-rate"),
             write_stops=stalls("stops"),
             write_delays=stalls("delays"),
+            write_waits=self.write_waits,
         )
 
     def last(self, begin: bytes, end: bytes) -> tuple[bytes, bytes] | None:

@@ -284,6 +284,7 @@ class StateMachine(Queries):
     def _wait_for_index(self) -> Steps[None]:
         """Pause until the index takes writes: it would hold the loop, and with it votes and heartbeats, until then."""
         while self._index.is_write_stopped:
+            self._index.write_waits += not self.waits_for_index
             self.waits_for_index = True
             yield
         self.waits_for_index = False

@@ -25,6 +25,7 @@ from tests.bench import (
     beside,
     cold_reader,
     compression,
+    consoles,
     cores,
     fairness,
     floor,
@@ -33,6 +34,7 @@ from tests.bench import (
     load,
     numbers,
     overload,
+    paints,
     pops,
     storm,
     timers,
@@ -165,6 +167,26 @@ async def run_numbers(directory: Path, settings: argparse.Namespace, figures: Fi
     await numbers.measure(directory, settings, figures)
 
 
+async def run_consoles(directory: Path, settings: argparse.Namespace, figures: Figures) -> None:
+    figures.step(f"{NODES} nodes, {settings.consoles} browsers that show the console")
+    cluster = BenchCluster(directory)
+    try:
+        cluster.start()
+        await consoles.measure(cluster, settings.consoles, settings.rounds, settings.seconds, figures)
+    finally:
+        cluster.close()
+
+
+async def run_paints(directory: Path, settings: argparse.Namespace, figures: Figures) -> None:
+    figures.step(f"{NODES} nodes, and a browser that shows the console")
+    cluster = BenchCluster(directory)
+    try:
+        cluster.start()
+        await paints.measure(cluster, directory / "browser", settings.topics, settings.consumer_groups, figures)
+    finally:
+        cluster.close()
+
+
 async def create_topics(url: str) -> None:
     async with aiohttp.ClientSession(raise_for_status=True) as http:
         for topic, kind in (
@@ -241,6 +263,10 @@ def chosen(settings: argparse.Namespace) -> Section:
         return run_pops
     if settings.cold_reader:
         return run_cold_reader
+    if settings.paints:
+        return run_paints
+    if settings.consoles is not None:
+        return run_consoles
     if settings.numbers:
         return run_numbers
     return run_groups if settings.groups else run
@@ -276,10 +302,20 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--numbers", action="store_true", help="measure many topics, groups, members and pulls, and nothing else"
     )
-    parser.add_argument("--topics", type=int, default=10_000, help="with --numbers: topics of 8 queues (10,000)")
-    parser.add_argument("--consumer-groups", type=int, default=5_000, help="with --numbers: groups (5,000)")
+    parser.add_argument(
+        "--topics", type=int, default=10_000, help="with --numbers and --paints: topics of 8 queues (10,000)"
+    )
+    parser.add_argument(
+        "--consumer-groups", type=int, default=5_000, help="with --numbers and --paints: groups (5,000)"
+    )
     parser.add_argument("--members", type=int, default=500, help="with --numbers: members of one group (500)")
     parser.add_argument("--pulls", type=int, default=2_000, help="with --numbers: waiting pulls (2,000)")
+    parser.add_argument(
+        "--consoles", type=int, metavar="N", help="measure what N browsers on the console cost, and nothing else"
+    )
+    parser.add_argument(
+        "--paints", action="store_true", help="measure how long a browser takes for the console, and nothing else"
+    )
     parser.add_argument(
         "--storm", type=int, metavar="N", help="measure producers beside N undecided transactions, and nothing else"
     )
@@ -299,7 +335,7 @@ def _parser() -> argparse.ArgumentParser:
         help="with --beside: how this tree's cluster is closed; --beside . compares it with an open one of this tree; "
         "with --hostile: auth closes the cluster, and the attacker is a user of it",
     )
-    parser.add_argument("--rounds", type=int, default=beside.ROUNDS, help="with --beside (default 5)")
+    parser.add_argument("--rounds", type=int, default=beside.ROUNDS, help="with --beside and --consoles (default 5)")
     return parser
 
 

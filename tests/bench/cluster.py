@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -69,3 +70,9 @@ def resident_bytes(node: LocalNode) -> int:
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024
     raise RuntimeError(f"node {node.node_id} has no resident memory: it ended")
+
+
+def processor_s(node: LocalNode) -> float:
+    """Return the processor time in seconds of the node's process until now."""
+    fields = Path(f"/proc/{node.running_pid()}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -6,7 +6,6 @@ Processor seconds are those of the leader's process; the longest wait is that of
 import argparse
 import asyncio
 import contextlib
-import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -16,7 +15,7 @@ import aiohttp
 
 from deploy.local_nodes import LocalNode
 from tests.bench import load
-from tests.bench.cluster import BenchCluster
+from tests.bench.cluster import BenchCluster, processor_s
 from tests.bench.figures import Figure, Figures
 
 ROOT: Final = Path(__file__).parents[2]
@@ -139,9 +138,12 @@ class _Bench:
 
     async def sends(self, cluster: BenchCluster, seconds: float) -> tuple[float, float]:
         """Return messages per second, and microseconds of the leader's processor for each, warm-up included."""
-        produced, cpu_s = await self._gauge("keelmq_produced_messages_total"), _cpu_s(self._leader)
+        produced, cpu_s = await self._gauge("keelmq_produced_messages_total"), processor_s(self._leader)
         rate = await load.concurrent_sends(cluster.urls, RATE_TOPIC, 1024, seconds)
-        cpu_s, produced = _cpu_s(self._leader) - cpu_s, await self._gauge("keelmq_produced_messages_total") - produced
+        cpu_s, produced = (
+            processor_s(self._leader) - cpu_s,
+            await self._gauge("keelmq_produced_messages_total") - produced,
+        )
         return rate, cpu_s / produced * 1_000_000
 
     async def fill(self, topics: int, groups: int) -> None:
@@ -198,11 +200,11 @@ class _Bench:
             stdout=asyncio.subprocess.PIPE,
         )
         self._figures.step(what)
-        begun_s = _cpu_s(self._leader)
+        begun_s = processor_s(self._leader)
         try:
             yield
         finally:
-            taken_s = _cpu_s(self._leader) - begun_s
+            taken_s = processor_s(self._leader) - begun_s
             longest, _ = await probe.communicate(b"")
         self._figures.add(
             Figure(f"{key}_cpu", f"{what}: processor time", taken_s, "s", goal_s),
@@ -235,9 +237,3 @@ async def _leader(
                     if response.status == 200:
                         return node
             await asyncio.sleep(POLL_S)
-
-
-def _cpu_s(node: LocalNode) -> float:
-    """Return the processor time in seconds of the node's process until now."""
-    fields = Path(f"/proc/{node.running_pid()}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

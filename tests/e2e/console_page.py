@@ -1,7 +1,9 @@
 """The console in a real browser, for tests: a page that they use, and the browser that a module shares."""
 
+import contextlib
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -102,17 +104,24 @@ class Page:
         return [each for each in found if "favicon" not in each["message"] and not REFUSED.match(each["message"])]
 
 
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
-    CHROMIUM.require()
+@contextlib.contextmanager
+def browser(profile: Path) -> Iterator[webdriver.Chrome]:
+    """Run a browser that keeps its files at `profile`."""
     options = webdriver.ChromeOptions()
-    for option in (*CHROMIUM_OPTIONS, f"--user-data-dir={tmp_path_factory.mktemp('browser')}"):
+    for option in (*CHROMIUM_OPTIONS, f"--user-data-dir={profile}"):
         options.add_argument(option)
     options.binary_location = path_of("chromium")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     made = webdriver.Chrome(options=options, service=webdriver.ChromeService(path_of("chromedriver")))
     yield made
     made.quit()
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    CHROMIUM.require()
+    with browser(tmp_path_factory.mktemp("browser")) as made:
+        yield made
 
 
 @pytest.fixture

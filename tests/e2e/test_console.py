@@ -72,6 +72,34 @@ def test_a_message_is_found_from_the_number_of_its_order_in_three_clicks(cluster
     page.element(By.XPATH, "//form[.//input[@id='key']]//button").click()
     page.follow(message_id)
     page.until("What became of it", "produced", "order-18")
+    assert page.driver.current_url.endswith(f"#/messages/{message_id}?topic=console-clicks"), "no other one is searched"
+
+
+def test_a_message_leads_to_those_that_caused_it(cluster: ClusterProcess, page: Page) -> None:
+    leader = cluster.wait_leader()
+    first, second = (send(leader, topic, f"in {topic}", "k") for topic in ("console-paid", "console-shipped"))
+    ok(leader.request("PUT", "/v1/topics/console-points", payload={"queues": 1, "type": "any"}))
+    properties = {"causation_id": f"{first},{second}", "causation_topic": "console-paid,console-shipped"}
+    caused = {"body": "x", "message_id": "console-caused", "properties": properties}
+    ok(leader.request("POST", "/v1/topics/console-points/messages", payload={"messages": [caused]}))
+    page.open(leader, "/messages/console-caused?topic=console-points")
+    page.until("Caused by")
+    page.follow(second)
+    page.until("in console-shipped", "What became of it")
+
+
+def test_a_message_is_found_by_its_id_alone_in_all_topics_that_have_it(cluster: ClusterProcess, page: Page) -> None:
+    leader = cluster.wait_leader()
+    for topic in ("console-first", "console-second"):
+        ok(leader.request("PUT", f"/v1/topics/{topic}", payload={"queues": 1, "type": "any"}))
+        sent = {"messages": [{"body": f"in {topic}", "message_id": "console-both"}]}
+        ok(leader.request("POST", f"/v1/topics/{topic}/messages", payload=sent))
+    page.open(leader, "/find")
+    page.element(By.ID, "id").send_keys("console-both\n")
+    shown = page.until("in console-first", "in console-second")
+    assert shown.count("What became of it") == shown.count("produced") == 2
+    page.open(leader, "/messages/console-both?topic=console-second")
+    assert "in console-first" not in page.until("in console-second", "What became of it")
 
 
 def test_a_time_that_cannot_be_is_shown_as_the_number_that_it_is(cluster: ClusterProcess, page: Page) -> None:
@@ -167,6 +195,34 @@ def test_a_chart_takes_no_moment_for_a_rate_and_begins_anew_after_a_gap(cluster:
     assert points == [[], [10], [10], [10, 30], [], [1]]
 
 
+def test_what_is_drawn_anew_takes_answers_of_a_moment_ago_and_nothing_else_does(
+    cluster: ClusterProcess, page: Page
+) -> None:
+    leader = cluster.wait_leader()
+    send(leader, "console-moment", "x", "k")
+    page.open(leader, "/topics/console-moment")
+    page.until("1 messages")
+    page.driver.execute_script(
+        """
+        const ask = fetch;
+        window.asked = [];
+        window.fetch = (path, options) => {
+          asked.push([path, options.headers.get("Cache-Control")]);
+          return ask(path, options);
+        };
+        """
+    )
+    send(leader, "console-moment", "y", "k")
+    page.until("2 messages")  # drawn anew by itself
+    asked = page.driver.execute_script("return asked.splice(0)")
+    assert len(asked) >= 3
+    assert {cache for _, cache in asked} == {"max-age=2"}
+    page.follow("Groups")
+    page.until("Groups from the name")
+    asked = page.driver.execute_script("return asked.splice(0)")
+    assert [cache for path, cache in asked if path.startswith("/v1/groups")] == [None]
+
+
 def test_a_group_shows_its_lag(cluster: ClusterProcess, page: Page) -> None:
     leader = cluster.wait_leader()
     for number in range(3):
@@ -212,7 +268,7 @@ def test_a_closed_cluster_asks_for_a_token_and_shows_nothing_without(
     page.open(leader, "/topics")
     assert "secret-orders" not in page.until("Sign in")
     page.element(By.ID, "token").send_keys("wrong" * 10 + "\n")
-    page.until("Sign in", "token")
+    page.element(By.CSS_SELECTOR, "main [role=alert]")  # the form is a new one, which says what is wrong
     field = page.element(By.ID, "token")
     field.clear()
     field.send_keys(ADMINISTRATOR + "\n")

@@ -1,4 +1,6 @@
-"""A short part of `make monitoring-test`: real faults raise their alerts in a real Prometheus."""
+"""A short part of `make monitoring-test`: real faults raise their alerts in a real Prometheus, and the doctor finds
+them.
+"""
 
 import subprocess
 import sys
@@ -12,6 +14,7 @@ from tests.requirements import PROMETHEUS, REPOSITORY
 pytestmark = pytest.mark.process
 
 FAULTS = {"lag": {"KeelMQConsumerLag"}, "one-down": {"KeelMQNodeDown", "KeelMQPeerSilent"}}
+FINDINGS = {"lag": {"group_without_members"}, "one-down": {"node_unreachable", "quorum_margin"}}
 WITHOUT_EVENTS = {
     "cluster: Active alarms",
     "groups: Dead letters, top 20",
@@ -30,4 +33,5 @@ def test_faults_raise_their_alerts_and_dashboards_show_something() -> None:
     assert result["missing"] == []
     for fault, alerts in FAULTS.items():
         assert alerts <= result["raised_s"][fault].keys()
+        assert result["found_s"][fault].keys() == FINDINGS[fault]
     assert set(result["panels_without_series"]) <= WITHOUT_EVENTS

@@ -1,8 +1,9 @@
 """Run `make monitoring-test`: a real Prometheus watches three real nodes, and each fault has to raise its alerts.
 
 Prometheus scrapes every second, with the rules of deploy/monitoring/ in shortened form. First no alert may fire. Then
-every query of the dashboards is evaluated. Then the faults come one after the other: the alerts of each have to fire
-while it lasts, and to end after it. The last line is `RESULT {json}`; the exit status is 1 when an alert was missing.
+every query of the dashboards is evaluated. Then the faults come one after the other: while each lasts, its alerts have
+to fire, and `keelmq doctor` has to find it, which it must not have done before; after it the alerts have to end. The
+last line is `RESULT {json}`; the exit status is 1 when an alert or a finding was missing.
 """
 
 import argparse
@@ -12,8 +13,9 @@ import ssl
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -25,6 +27,7 @@ from tests.e2e.closed_cluster import administrator_file
 from tests.e2e.cluster_process import ClusterProcess, wait_for
 from tests.e2e.small_disk import mounted_at
 from tests.monitoring.closed_node import CLOSED_FAULTS, closed_node
+from tests.monitoring.examination import Doctor
 from tests.monitoring.faults import DISK_BYTES, FAULTS, OPTIONS, Fault, Faults
 from tests.monitoring.prometheus import WINDOW, Prometheus
 from tests.requirements import PROMETHEUS, SMALL_DISK
@@ -35,22 +38,28 @@ CLOSED_JOB: Final = "keelmq-closed"
 CERTIFICATE_DAYS: Final = 5
 CERTIFICATES: Final = "certificates"
 CERTIFICATE_ALERTS: Final = ("KeelMQHttpCertificateEnds", "KeelMQPeerCertificateEnds")
+CERTIFICATE_FINDINGS: Final = ("certificate_ends",)
 OF_THE_MACHINE: Final = frozenset({"KeelMQLoopSaturated", "KeelMQSyncSlow", "KeelMQCommitSlow", "KeelMQDiskFillsSoon"})
 """Alerts that a busy machine raises with short windows, whatever the cluster does."""
 WITHOUT_LOAD: Final = frozenset({"KeelMQLoopSaturated"})
 """Those of them that a busy machine raises in an idle cluster, too."""
+FOUND_WITHOUT_FAULT: Final = frozenset({"loop_late", "sync_slow", "commit_slow"})
+"""What the doctor finds on a busy machine, whatever the cluster does."""
 Victim = TypeVar("Victim")
 VARIABLES: Final = {RATE: WINDOW, "$job": JOB, "$instance": ".*"}
 
 
 class Trial:
-    """One cluster, its Prometheus, and what was seen."""
+    """One cluster, its Prometheus, a doctor for each job, and what was seen."""
 
     def __init__(self, report: Report, prometheus: Prometheus, cluster: ClusterProcess) -> None:
         self._report = report
         self._prometheus = prometheus
         self._cluster = cluster
+        self.doctors = {JOB: Doctor(cluster.servers)}
         self.raised_s: dict[str, dict[str, float]] = {}
+        self.found_s: dict[str, dict[str, float]] = {}
+        """Seconds from the moment a fault stood until each alert fired, and until each finding was printed."""
         self.skipped: dict[str, str] = {}
         self.missing: list[str] = []
 
@@ -84,11 +93,15 @@ class Trial:
             self.skipped[fault.name] = fault.needs.reason
             self._report.event(f"{fault.name}: left out, {fault.needs.reason}")
             return
-        self._report.step(f"{fault.name}: {', '.join(fault.alerts)}")
+        self._report.step(f"{fault.name}: {', '.join(fault.alerts)}; {', '.join(fault.findings)}")
         before = set(fault.alerts) - WITHOUT_LOAD
         self._wait(lambda: not before & self.firing(job), f"{', '.join(before)} not to fire before the fault")
+        self._find_nothing(set(fault.findings) - FOUND_WITHOUT_FAULT, job)
         with fault.provoke(victim):
+            stands_s = time.monotonic()
             self.expect(fault.name, fault.alerts, job)
+            stir = None if fault.stir is None else partial(fault.stir, victim)
+            self.examine(fault.name, fault.findings, stands_s, job, fault.look_s, stir)
         gone = set(fault.alerts) - OF_THE_MACHINE
         self._wait(lambda: not gone & self.firing(job), f"{', '.join(gone)} to end")
         self._report.event(f"{fault.name}: over", "recovery")
@@ -108,6 +121,35 @@ class Trial:
         except TimeoutError:
             self.missing += [f"{name}: {alert}" for alert in alerts if alert not in seen]
 
+    def _find_nothing(self, codes: set[str], job: str) -> None:
+        found = self.doctors[job].until(lambda found: not codes & found)
+        if codes & found:
+            raise TimeoutError(f"the doctor finds {', '.join(codes & found)} before the fault")
+
+    def examine(
+        self,
+        name: str,
+        codes: Sequence[str],
+        stands_s: float,
+        job: str = JOB,
+        look_s: float = 0.0,
+        stir: Callable[[], None] | None = None,
+    ) -> None:
+        """Have the doctor find all codes, and note how many seconds after `stands_s` each was printed."""
+        seen = self.found_s.setdefault(name, {})
+
+        def note(found: set[str]) -> bool:
+            for code in set(codes) & found - seen.keys():
+                seen[code] = round(time.monotonic() - stands_s, 1)
+                self._report.event(f"the doctor finds {code} after {seen[code]} s", "fault")
+            return set(codes) <= seen.keys()
+
+        found = self.doctors[job].until(note, look_s, stir)
+        missing = [f"{name}: {code}" for code in codes if code not in seen]
+        if missing:
+            self._report.event(f"the doctor does not find {missing}, but {sorted(found)}", "problem")
+            self.missing += missing
+
     def _wait(self, condition: Any, what: str) -> None:
         try:
             wait_for(condition, what)
@@ -116,7 +158,7 @@ class Trial:
 
 
 @contextlib.contextmanager
-def ending_certificates(directory: Path, files: TlsConfig, prometheus: Prometheus) -> Iterator[None]:
+def ending_certificates(directory: Path, files: TlsConfig, trial: Trial, prometheus: Prometheus) -> Iterator[None]:
     """Run one node with these certificates, as a cluster of its own that Prometheus watches over TLS."""
     pairs = {"--http-tls-cert": files.certificate_file, "--http-tls-key": files.key_file}
     pairs |= {"--tls-cert": files.certificate_file, "--tls-key": files.key_file, "--tls-ca": files.ca_file}
@@ -124,6 +166,7 @@ def ending_certificates(directory: Path, files: TlsConfig, prometheus: Prometheu
     context = ssl.create_default_context(cafile=files.ca_file)
     with ClusterProcess(directory, nodes=1, options=options, tls=context) as cluster:
         prometheus.watch(TLS_JOB, f"{cluster.nodes[1].host}:{cluster.nodes[1].http_port}")
+        trial.doctors[TLS_JOB] = Doctor(cluster.servers, {"KEELMQ_CA_FILE": files.ca_file})
         yield
 
 
@@ -142,9 +185,10 @@ def run(report: Report, directory: Path, chosen: Sequence[str]) -> dict[str, Any
         for name in ("tls", "closed"):
             (directory / name).mkdir()
         ending = Authority().issue(directory / "tls", 1, "e2e", ends=today() + timedelta(days=CERTIFICATE_DAYS))
+        token_file = str(administrator_file(directory))
         late_jobs: dict[str, dict[str, Any]] = {
             TLS_JOB: {"scheme": "https", "tls_config": {"ca_file": ending.ca_file}},
-            CLOSED_JOB: {"authorization": {"credentials_file": str(administrator_file(directory))}},
+            CLOSED_JOB: {"authorization": {"credentials_file": token_file}},
         }
         prometheus = stack.enter_context(Prometheus(directory / "prometheus", {JOB: targets}, late_jobs))
         trial = Trial(report, prometheus, cluster)
@@ -159,16 +203,26 @@ def run(report: Report, directory: Path, chosen: Sequence[str]) -> dict[str, Any
             report.step("starting a node that enforces permissions")
             with closed_node(directory / "closed", OPTIONS) as node:
                 prometheus.watch(CLOSED_JOB, node.target)
+                trial.doctors[CLOSED_JOB] = Doctor(f"http://{node.target}", {"KEELMQ_TOKEN_FILE": token_file})
                 trial.settle(CLOSED_JOB, nodes=1)
                 for each in closed:
                     trial.provoke(each, node, CLOSED_JOB)
             prometheus.watch(CLOSED_JOB)
         if not chosen or CERTIFICATES in chosen:
-            report.step(f"{CERTIFICATES}: {', '.join(CERTIFICATE_ALERTS)}")
-            with ending_certificates(directory / "tls", ending, prometheus):
+            report.step(f"{CERTIFICATES}: {', '.join((*CERTIFICATE_ALERTS, *CERTIFICATE_FINDINGS))}")
+            with ending_certificates(directory / "tls", ending, trial, prometheus):
+                stands_s = time.monotonic()
                 trial.expect(CERTIFICATES, CERTIFICATE_ALERTS, TLS_JOB)
+                trial.examine(CERTIFICATES, CERTIFICATE_FINDINGS, stands_s, TLS_JOB)
+        slowest = {
+            name: max((s for each in of.values() for s in each.values()), default=None)
+            for name, of in (("alert", trial.raised_s), ("finding", trial.found_s))
+        }
         return {
+            "faults": len(trial.found_s),
+            "slowest_s": slowest,
             "raised_s": trial.raised_s,
+            "found_s": trial.found_s,
             "skipped": trial.skipped,
             "missing": trial.missing,
             "queries": queries,
@@ -198,7 +252,7 @@ def main() -> int:
         else:
             shutil.rmtree(directory, ignore_errors=True)
     for each in result["missing"]:
-        report.text(f"did not fire: {each}", "problem")
+        report.text(f"did not fire, or was not found: {each}", "problem")
     report.result(result)
     return 1 if result["missing"] else 0
 

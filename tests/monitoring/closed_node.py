@@ -1,9 +1,10 @@
 """A node that enforces permissions and has a listener for administration, and what can go wrong with it."""
 
 import contextlib
+import itertools
 import re
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,8 +33,9 @@ class ClosedNode:
 
     def __init__(self, cluster: ClusterProcess) -> None:
         self._node = cluster.nodes[1]
+        self._connect: Callable[[], None] | None = None
         self.target = f"{self._node.host}:{admin_port(self._node)}"
-        """Where Prometheus finds the metrics, with the token of the administrator."""
+        """Where Prometheus finds the metrics, with the token of the administrator, and the doctor all that it asks."""
 
     # --- connections ------------------------------------------------------------------------------------------------
 
@@ -54,15 +56,24 @@ class ClosedNode:
         """Behave as a program on each of the machines that makes a connection for each request and closes none. All
         together make as many as the listener may have, and again as many.
         """
+        turns = itertools.cycle(machines)
         with contextlib.ExitStack() as opened:
-            for number in range(2 * limit):
-                connection = opened.enter_context(
-                    socket.create_connection((self._node.host, port), PATIENCE_S, (machines[number % len(machines)], 0))
-                )
-                _ask_once(connection)
+
+            def connect() -> None:
+                to = self._node.host, port
+                _ask_once(opened.enter_context(socket.create_connection(to, PATIENCE_S, (next(turns), 0))))
+
+            for _ in range(2 * limit):
+                connect()
+            self._connect = connect
             assert ask(self._node, "GET", "/v1/users", headers=BEARER).status == 200
             assert self._metrics()
             yield
+
+    def connect_again(self) -> None:
+        """Go on as these programs do."""
+        assert self._connect is not None
+        self._connect()
 
     # --- the audit --------------------------------------------------------------------------------------------------
 
@@ -70,27 +81,30 @@ class ClosedNode:
     def full_audit(self) -> Iterator[None]:
         """Fill the file system of the audit, and heal it. Calls go on meanwhile."""
         ballast = self._node.data_dir / DIRECTORY / "ballast"
-        self._change()
+        self.change()
         fill(ballast)
         wait_for(self._changes_and_loses, "a record to be lost")
         yield
         ballast.unlink()
         assert "the audit cannot be written: " in self._node.log_path.read_text()
-        self._change()
+        self.change()
         wait_for(lambda: any(record.get("missing_before") for record in self._audit()), "a record after the lost ones")
 
     @contextlib.contextmanager
     def denials(self) -> Iterator[None]:
         """Behave as a client without rights that does not give up."""
-        for _ in range(2 * DENIALS_PER_ADDRESS_MAX):
-            assert self._node.request("GET", f"/v1/topics/{TOPIC}", headers={"Authorization": ""}).status == 401
+        self.be_denied()
         yield
 
-    def _change(self) -> None:
+    def be_denied(self) -> None:
+        for _ in range(2 * DENIALS_PER_ADDRESS_MAX):
+            assert self._node.request("GET", f"/v1/topics/{TOPIC}", headers={"Authorization": ""}).status == 401
+
+    def change(self) -> None:
         ok(self._node.request("PUT", f"/v1/topics/{TOPIC}", payload={"queues": 1}))
 
     def _changes_and_loses(self) -> bool:
-        self._change()
+        self.change()
         lost = re.search(r'^keelmq_audit_records_lost_total{reason="not_written"} (\S+)$', self._metrics(), re.M)
         return lost is not None and float(lost[1]) > 0
 
@@ -130,11 +144,15 @@ def closed_node(directory: Path, options: Sequence[str]) -> Iterator[ClosedNode]
         yield ClosedNode(cluster)
 
 
+SHORT: Final = ("few_connections",)
+SHORT_ADMIN: Final = ("few_admin_connections",)
+CONNECT: Final = ClosedNode.connect_again
+INCOMPLETE: Final = ("audit_incomplete",)
 CLOSED_FAULTS: Final[tuple[Fault[ClosedNode], ...]] = (
-    Fault("admin-script", ("KeelMQAdminConnectionsExhausted",), ClosedNode.admin_script),
-    Fault("admin-scripts", ("KeelMQAdminConnectionsExhausted",), ClosedNode.admin_scripts),
-    Fault("client", ("KeelMQConnectionsExhausted",), ClosedNode.client),
-    Fault("clients", ("KeelMQConnectionsExhausted",), ClosedNode.clients),
-    Fault("full-audit", ("KeelMQAuditIncomplete",), ClosedNode.full_audit, SMALL_DISK),
-    Fault("denials", ("KeelMQAuditIncomplete",), ClosedNode.denials),
+    Fault("admin-script", ("KeelMQAdminConnectionsExhausted",), SHORT_ADMIN, ClosedNode.admin_script, stir=CONNECT),
+    Fault("admin-scripts", ("KeelMQAdminConnectionsExhausted",), SHORT_ADMIN, ClosedNode.admin_scripts, stir=CONNECT),
+    Fault("client", ("KeelMQConnectionsExhausted",), SHORT, ClosedNode.client, stir=CONNECT),
+    Fault("clients", ("KeelMQConnectionsExhausted",), SHORT, ClosedNode.clients, stir=CONNECT),
+    Fault("full-audit", ("KeelMQAuditIncomplete",), INCOMPLETE, ClosedNode.full_audit, SMALL_DISK, ClosedNode.change),
+    Fault("denials", ("KeelMQAuditIncomplete",), INCOMPLETE, ClosedNode.denials, stir=ClosedNode.be_denied),
 )

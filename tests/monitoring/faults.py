@@ -1,7 +1,6 @@
 """Faults of a real cluster, each with the alerts that it has to raise, and its end."""
 
 import contextlib
-import re
 import signal
 import subprocess
 import time
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from tests.chaos.skewed_node import CLOCK_VARIABLE, set_offset_ns
-from tests.e2e.cluster_process import ClusterProcess, NodeProcess, ok, wait_for
+from tests.e2e.cluster_process import ClusterProcess, NodeProcess, Reply, ok, wait_for
 from tests.e2e.small_disk import MIB
 from tests.e2e.test_faults_disk import inject
 from tests.requirements import SMALL_DISK, TRACING, Requirement
@@ -51,6 +50,7 @@ TOPIC: Final = "orders"
 GROUP: Final = "shop"
 ONE_MESSAGE: Final = {"messages": [{"body": "1"}]}
 REFUSED_SENDS: Final = 30
+UNAVAILABLE: Final = 503
 NEXT_NODE: Final = "tests.versions.next_node"
 CHANGES: Final = 7
 """Changes of leader within the window of the alert, which allows four."""
@@ -59,12 +59,19 @@ Victim = TypeVar("Victim")
 
 
 class Fault(NamedTuple, Generic[Victim]):
-    """A fault lasts as long as the context of `provoke`. `alerts` have to fire meanwhile, and end after it."""
+    """A fault lasts as long as the context of `provoke`. `alerts` have to fire meanwhile, and end after it. The doctor
+    has to find `findings` meanwhile.
+    """
 
     name: str
     alerts: tuple[str, ...]
+    findings: tuple[str, ...]
     provoke: Callable[[Victim], AbstractContextManager[None]]
     needs: Requirement | None = None
+    stir: Callable[[Victim], None] | None = None
+    """What goes on while the doctor looks: it sees of slow or lost things only what happens between its two looks."""
+    look_s: float = 2.0
+    """Time between the two looks."""
 
 
 class Faults:
@@ -73,7 +80,7 @@ class Faults:
     def __init__(self, cluster: ClusterProcess) -> None:
         self.cluster = cluster
         for node in cluster.nodes.values():
-            node.module = "tests.chaos.skewed_node"
+            node.module = "tests.monitoring.short_node"
             node.environment[CLOCK_VARIABLE] = str(self._clock_of(node))
             set_offset_ns(self._clock_of(node), 0)
 
@@ -89,7 +96,13 @@ class Faults:
         self.commit(1)
 
     def call(self, method: str, path: str, payload: Any) -> Any:
-        return ok(self.cluster.wait_leader().request(method, path, payload=payload))
+        """Send a request to the leader until the cluster has carried it out: a busy machine may cost a leadership."""
+
+        def is_done() -> Reply | None:
+            reply = self.cluster.wait_leader().request(method, path, payload=payload)
+            return None if reply.status == UNAVAILABLE else reply
+
+        return ok(wait_for(is_done, f"{method} {path} to be carried out"))
 
     def send(self) -> None:
         self.call("POST", f"/v1/topics/{TOPIC}/messages", ONE_MESSAGE)
@@ -164,6 +177,11 @@ class Faults:
     def filling_disk(self) -> Iterator[None]:
         self._fill_log()
         yield
+        self.call("POST", f"/v1/topics/{TOPIC}/purge", {})
+        self.commit(self.end_of_queue())
+
+    def send_large(self) -> None:
+        self.call("POST", f"/v1/topics/{TOPIC}/messages", {"messages": [{"body": BODY}]})
 
     def _fill_log(self) -> None:
         for _ in range(HELD_BODIES):
@@ -173,7 +191,12 @@ class Faults:
 
     @contextlib.contextmanager
     def late_timers(self) -> Iterator[None]:
-        """Have no majority while a message becomes due, and for longer than the alert allows."""
+        """Have no majority while messages become due, and for longer than the alert allows."""
+        self.have_late()
+        yield
+        self.commit(self.end_of_queue())
+
+    def have_late(self) -> None:
         message = {"body": "1", "delay_ms": DELAY_MS}
         answer = self.call("POST", f"/v1/topics/{TOPIC}/messages", {"messages": [message]})
         late_ms = answer["results"][0]["deliver_at_ms"] + LATE_MS
@@ -183,8 +206,6 @@ class Faults:
         wait_for(lambda: time.time() * 1000 > late_ms, "the message to be late")
         for node in followers:
             node.resume()
-        yield
-        self.commit(self.end_of_queue())
 
     @contextlib.contextmanager
     def no_space(self) -> Iterator[None]:
@@ -248,19 +269,16 @@ class Faults:
 
     @contextlib.contextmanager
     def stalled_index(self) -> Iterator[None]:
-        """Have the index of one node written while its disk takes nothing, until RocksDB stops the writes, and with
-        them the node.
-        """
+        """Have the index of one node written while its disk takes nothing, until RocksDB stops the writes."""
         node = self.cluster.follower()
-        silent = re.compile(rf'^keelmq_peer_connected{{.*node_id="{node.node_id}".*}} 0'.encode(), re.MULTILINE)
         with self._delayed(NO_FLUSH, node, threads="rocksdb"):
             for batch in range(BATCHES_MAX):
                 ids = (f"{batch}.{place}.".ljust(ID_BYTES, "x") for place in range(BATCH_IDS))
                 messages = [{"message_id": each, "body": "1"} for each in ids]
                 self.call("POST", f"/v1/topics/{TOPIC}/messages", {"messages": messages})
-                if silent.search(self.cluster.wait_leader().request("GET", "/metrics").body):
+                if b"\nkeelmq_index_writes_stopped 1" in node.request("GET", "/metrics").body:
                     break
-        yield  # it tells of it now
+            yield
         self.call("POST", f"/v1/topics/{TOPIC}/purge", {})
         self.commit(self.end_of_queue())
 
@@ -281,11 +299,14 @@ class Faults:
 
     @contextlib.contextmanager
     def stalled_loop(self) -> Iterator[None]:
+        self.stall()
+        yield
+
+    def stall(self) -> None:
         node = self.cluster.follower()
         node.pause()
         time.sleep(STOPPED_S)
         node.resume()
-        yield
 
     @contextlib.contextmanager
     def other_version(self) -> Iterator[None]:
@@ -303,11 +324,14 @@ class Faults:
     @contextlib.contextmanager
     def leader_changes(self) -> Iterator[None]:
         for _ in range(CHANGES):
-            leader = self.cluster.wait_leader()
-            leader.pause()
-            self.cluster.wait_leader(node for node in self.cluster.alive() if node is not leader)
-            leader.resume()
+            self.change()
         yield
+
+    def change(self) -> None:
+        leader = self.cluster.wait_leader()
+        leader.pause()
+        self.cluster.wait_leader(node for node in self.cluster.alive() if node is not leader)
+        leader.resume()
 
     # --- nodes that are gone ----------------------------------------------------------------------------------------
 
@@ -362,25 +386,42 @@ def _empty(directory: Path) -> None:
 
 
 FAULTS: Final[tuple[Fault[Faults], ...]] = (
-    Fault("log-held", ("KeelMQLogHeld",), Faults.log_held),
-    Fault("lag", ("KeelMQConsumerLag",), Faults.lag),
-    Fault("dead-letter", ("KeelMQDeadLetters",), Faults.dead_letter),
-    Fault("undecided", ("KeelMQTransactionsUndecided",), Faults.undecided),
-    Fault("discarded", ("KeelMQTransactionsDiscarded",), Faults.discarded),
-    Fault("no-space", ("KeelMQWritesRefused", "KeelMQRequestsFail"), Faults.no_space, SMALL_DISK),
-    Fault("clock", ("KeelMQClocksApart",), Faults.wrong_clock),
-    Fault("low-disk", ("KeelMQDiskLow", "KeelMQCriticalAlarm"), Faults.low_disk, SMALL_DISK),
-    Fault("filling-disk", ("KeelMQDiskFillsSoon",), Faults.filling_disk, SMALL_DISK),
-    Fault("slow-sync", ("KeelMQSyncSlow",), Faults.slow_sync, TRACING),
-    Fault("slow-commits", ("KeelMQCommitSlow",), Faults.slow_commits, TRACING),
-    Fault("hanging-sync", ("KeelMQNodeBehind",), Faults.hanging_sync, TRACING),
-    Fault("stalled-index", ("KeelMQIndexStalled",), Faults.stalled_index, TRACING),
-    Fault("late-timers", ("KeelMQTimersLate",), Faults.late_timers),
-    Fault("other-version", ("KeelMQVersionsDiffer",), Faults.other_version),
-    Fault("stalled-loop", ("KeelMQLoopSaturated",), Faults.stalled_loop),
-    Fault("leader-changes", ("KeelMQLeaderChangesOften",), Faults.leader_changes),
-    Fault("new-disk", ("KeelMQReplicaUnsound",), Faults.new_disk),
-    Fault("one-down", ("KeelMQNodeDown", "KeelMQPeerSilent", "KeelMQOneFailureFromNoQuorum"), Faults.one_down),
-    Fault("two-down", ("KeelMQNoQuorum",), Faults.two_down),
-    Fault("all-down", ("KeelMQAllNodesDown",), Faults.all_down),
+    Fault("log-held", ("KeelMQLogHeld",), ("alarm_log_held",), Faults.log_held),
+    Fault("lag", ("KeelMQConsumerLag",), ("group_without_members",), Faults.lag),
+    Fault("dead-letter", ("KeelMQDeadLetters",), ("dead_letters",), Faults.dead_letter),
+    Fault("undecided", ("KeelMQTransactionsUndecided",), ("transactions_undecided",), Faults.undecided),
+    Fault("discarded", ("KeelMQTransactionsDiscarded",), ("transactions_discarded",), Faults.discarded),
+    Fault(
+        "no-space",
+        ("KeelMQWritesRefused", "KeelMQRequestsFail"),
+        ("alarm_disk_low",),
+        Faults.no_space,
+        SMALL_DISK,
+    ),
+    Fault("clock", ("KeelMQClocksApart",), ("clock_wrong",), Faults.wrong_clock),
+    Fault("low-disk", ("KeelMQDiskLow", "KeelMQCriticalAlarm"), ("alarm_disk_low",), Faults.low_disk, SMALL_DISK),
+    Fault(
+        "filling-disk", ("KeelMQDiskFillsSoon",), ("disk_fills",), Faults.filling_disk, SMALL_DISK, Faults.send_large
+    ),
+    Fault("slow-sync", ("KeelMQSyncSlow",), ("sync_slow",), Faults.slow_sync, TRACING, Faults.send),
+    Fault("slow-commits", ("KeelMQCommitSlow",), ("commit_slow",), Faults.slow_commits, TRACING, Faults.send),
+    Fault("hanging-sync", ("KeelMQNodeBehind",), ("node_stands",), Faults.hanging_sync, TRACING, Faults.send),
+    Fault("stalled-index", ("KeelMQIndexStalled",), ("index_stalled",), Faults.stalled_index, TRACING),
+    Fault(
+        "late-timers", ("KeelMQTimersLate",), ("timers_late",), Faults.late_timers, stir=Faults.have_late, look_s=12.0
+    ),
+    Fault("other-version", ("KeelMQVersionsDiffer",), ("versions_differ",), Faults.other_version),
+    Fault("stalled-loop", ("KeelMQLoopSaturated",), ("loop_late",), Faults.stalled_loop, stir=Faults.stall),
+    Fault(
+        "leader-changes", ("KeelMQLeaderChangesOften",), ("leader_changes",), Faults.leader_changes, stir=Faults.change
+    ),
+    Fault("new-disk", ("KeelMQReplicaUnsound",), ("alarm_disk_is_new",), Faults.new_disk),
+    Fault(
+        "one-down",
+        ("KeelMQNodeDown", "KeelMQPeerSilent", "KeelMQOneFailureFromNoQuorum"),
+        ("node_unreachable", "quorum_margin"),
+        Faults.one_down,
+    ),
+    Fault("two-down", ("KeelMQNoQuorum",), ("no_quorum", "no_leader"), Faults.two_down),
+    Fault("all-down", ("KeelMQAllNodesDown",), ("node_unreachable",), Faults.all_down),
 )

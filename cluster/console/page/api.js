@@ -1,6 +1,28 @@
 // Calls of the public API, with the token that the user has given for this tab.
 
 const TOKEN = "keelmq.token";
+/** Age in s that an answer may have when a view is drawn anew: what many pages ask for at a time is made once. */
+const AGE_MAX_S = 2;
+let isOfAMoment = false;
+/** @type {WeakMap<object, number>} the time on the page's clock as of which an answer is */
+const times = new WeakMap();
+
+/**
+ * What `ask` returns. The requests that it makes at once take answers of a moment ago; forms and their previews do not.
+ * @template T @param {() => T} ask @returns {T}
+ */
+export function ofAMoment(ask) {
+  isOfAMoment = true;
+  try {
+    return ask();
+  } finally {
+    isOfAMoment = false;
+  }
+}
+
+/** The time on the page's clock, in ms, as of which the answer is. @param {object} answer */
+export const asOf = (answer) => times.get(answer) ?? performance.now();
+
 /** Time in ms in which an answer has to be there. A change may wait for the cluster for as long as a node lets it. */
 const [READ_MAX_MS, CHANGE_MAX_MS] = [10_000, 60_000];
 
@@ -26,8 +48,8 @@ export function setToken(token) {
 /** @param {string} path @param {Record<string, unknown>} [query] */
 export async function get(path, query = {}) {
   const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== "");
-  const search = new URLSearchParams(given.map(([name, value]) => [name, String(value)]));
-  return call("GET", search.size ? `${path}?${search}` : path);
+  const search = String(new URLSearchParams(given.map(([name, value]) => [name, String(value)])));
+  return call("GET", search ? `${path}?${search}` : path);
 }
 
 /** @param {string} path @param {unknown} body */
@@ -54,7 +76,8 @@ async function call(method, path, body) {
   const token = sessionStorage.getItem(TOKEN);
   if (token) headers.set("Authorization", `Bearer ${token}`);
   if (body !== undefined) headers.set("Content-Type", "application/json");
-  const signal = AbortSignal.timeout(method === "GET" ? READ_MAX_MS : CHANGE_MAX_MS);
+  if (isOfAMoment) headers.set("Cache-Control", `max-age=${AGE_MAX_S}`);
+  const signal = /** @type {any} */ (AbortSignal).timeout(method === "GET" ? READ_MAX_MS : CHANGE_MAX_MS);
   let response, text;
   try {
     // Never along a redirect: the token is for this node, and a browser lets no page read another node's answer.
@@ -65,6 +88,7 @@ async function call(method, path, body) {
   }
   if (response.type === "opaqueredirect") throw new ApiError(307, "leader_only", "Only the leader answers this.");
   const answer = parsed(text);
+  if (answer instanceof Object) times.set(answer, performance.now() - Number(response.headers.get("KeelMQ-Age-Ms") ?? 0));
   if (response.ok) return answer;
   throw new ApiError(response.status, answer?.code ?? "error", answer?.detail ?? `HTTP status ${response.status}`);
 }

@@ -28,10 +28,10 @@ export class Chart {
     if (this.points.length > SAMPLES_MAX) this.points.shift();
   }
 
-  /** Adds the rates since the counters were last seen. @param {string|number} of @param {Record<string, number>} sums */
-  counted(of, sums) {
+  /** Adds the rates since the counters were last seen; they are as of `at`. @param {string|number} of @param {Record<string, number>} sums */
+  counted(of, sums, at = performance.now()) {
     this.begin(of);
-    const [at, last] = [performance.now(), this.last];
+    const last = this.last;
     if (last && at - last.at < BETWEEN_MIN_MS) return;
     this.last = { at, sums };
     if (last) this.measured(of, Object.fromEntries(this.series.map(([name]) => [name, (1000 * Math.max(0, sums[name] - last.sums[name])) / (at - last.at)])));

@@ -5,7 +5,7 @@ import { get } from "./api.js";
 import { Chart } from "./chart.js";
 import { count, duration, el, facts, link, part, table, time } from "./dom.js";
 import { cloneForm, replayAll, replayOne, resetForm } from "./group_actions.js";
-import { preview } from "./messages.js";
+import { messageLink, preview } from "./messages.js";
 import { missing } from "./problems.js";
 import { after, fromName, next } from "./topics.js";
 
@@ -89,7 +89,7 @@ function deadLetters(name, { messages, next_offset: next, max_offset: end }, den
     table(
       next < end ? "The first dead letters" : "Dead letters",
       [
-        ["Message", (each) => link(`#/messages/${part(each.message_id)}`, each.message_id)],
+        ["Message", (each) => messageLink(each.message_id, each.origin?.topic)],
         ["From", (each) => (each.origin ? `${each.origin.topic}, queue ${each.origin.queue}, offset ${each.origin.offset}` : "")],
         ["Attempts", (each) => each.attempt ?? "", true],
         ["Last reason", (each) => each.history?.at(-1)?.reason ?? ""],

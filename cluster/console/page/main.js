@@ -1,7 +1,7 @@
 // The page's addresses: each view has one, behind the #, and is drawn anew while its data changes.
 
 import { rights } from "./actions.js";
-import { ApiError, get, hasToken, isToken, setToken } from "./api.js";
+import { ApiError, get, hasToken, isToken, ofAMoment, setToken } from "./api.js";
 import { audit } from "./audit.js";
 import { el, time } from "./dom.js";
 import { group, groups } from "./groups.js";
@@ -48,7 +48,8 @@ async function draw(isNew) {
   let nodes, failed;
   try {
     if (!found) throw nowhere(path);
-    nodes = await found[1](parts(found[0], path), new URLSearchParams(search));
+    const view = found[1], [names, query] = [parts(found[0], path), new URLSearchParams(search)];
+    nodes = await (isNew ? view(names, query) : ofAMoment(() => view(names, query)));
   } catch (error) {
     failed = error;
     nodes = await why(error);
@@ -92,7 +93,9 @@ function isUsed() {
   const [used, selection] = [document.activeElement, getSelection()];
   const isIn = used !== main && main.contains(used) && !used?.matches("[role=region]");
   const isSelected = selection && !selection.isCollapsed && main.contains(selection.anchorNode);
-  const isWritten = [...main.querySelectorAll("input, textarea")].some((each) => each.value !== each.defaultValue);
+  /** @type {NodeListOf<HTMLInputElement | HTMLTextAreaElement>} */
+  const fields = main.querySelectorAll("input, textarea");
+  const isWritten = [...fields].some((each) => each.value !== each.defaultValue);
   return isIn || isSelected || isWritten || Boolean(main.querySelector("details[open]"));
 }
 

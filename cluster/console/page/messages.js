@@ -5,14 +5,20 @@ import { el, facts, link, part, table, time } from "./dom.js";
 import { missing } from "./problems.js";
 import { timeline } from "./timeline.js";
 
-const PREVIEW = 80;
+const [PREVIEW, CAUSES_SHOWN] = [80, 20];
 
-/** @param {string} caption @param {Array<any>} messages @param {string} empty */
-export function messageTable(caption, messages, empty) {
+/**
+ * A link to the view of a message. Without its topic, which may be unknown, all topics are searched.
+ * @param {string} id @param {string} [topic]
+ */
+export const messageLink = (id, topic) => link(`#/messages/${part(id)}${topic ? `?topic=${part(topic)}` : ""}`, id);
+
+/** @param {string} caption @param {string} topic @param {Array<any>} messages @param {string} empty */
+export function messageTable(caption, topic, messages, empty) {
   return table(
     caption,
     [
-      ["Message", (each) => link(`#/messages/${part(each.message_id)}`, each.message_id)],
+      ["Message", (each) => messageLink(each.message_id, topic)],
       ["Queue", (each) => each.queue, true],
       ["Offset", (each) => each.offset ?? "", true],
       ["Stored", (each) => time(each.stored_at_ms)],
@@ -43,7 +49,7 @@ export async function find(_, query) {
     el("h1", {}, "Find a message"),
     form([["id", "Message id", ""]], (values) => `#/messages/${part(values.id)}`),
     form([["topic", "Topic", topic], ["key", "Key, such as an order's number", key]], (values) => `#/find?topic=${part(values.topic)}&key=${part(values.key)}`),
-    ...(found instanceof Node ? [found] : found ? [messageTable(caption, found.messages, "No message of this topic has this key.")] : []),
+    ...(found instanceof Node ? [found] : found ? [messageTable(caption, topic, found.messages, "No message of this topic has this key.")] : []),
     ...more,
   ];
 }
@@ -57,9 +63,26 @@ function form(fields, address) {
   return el("form", { onsubmit: go, class: "row" }, fields.flatMap(([name, label], at) => [el("label", { for: name }, label), inputs[at]]), el("button", {}, "Find"));
 }
 
-export async function message([id]) {
-  const [{ messages }, { traces }] = await Promise.all([get(`/v1/messages/${part(id)}`), get(`/v1/messages/${part(id)}/trace`)]);
+export async function message([id], query) {
+  const path = `/v1/messages/${part(id)}`;
+  const known = query.get("topic");
+  const traced = (topic) => get(`${path}/trace`, { topic });
+  const asked = known ? traced(known) : null; // at the same time
+  const [{ messages }] = await Promise.all([get(path, { topic: known }), asked]);
+  const topics = [...new Set(messages.map((each) => each.topic))];
+  const traces = (await Promise.all(asked ? [asked] : topics.map(traced))).flatMap((each) => each.traces);
   return [el("h1", {}, `Message ${id}`), ...messages.flatMap((each, at) => story(each, traces[at]))];
+}
+
+/**
+ * Links to the messages that a handler was processing when it sent this one (client/keelmq/causation.py).
+ * @param {Record<string, string>} properties
+ */
+function causes({ causation_id: ids, causation_topic: topics }) {
+  if (!ids) return null;
+  const named = (topics ?? "").split(",");
+  const links = ids.split(",").map((id, at) => messageLink(id, named[at] ?? named[0]));
+  return el("span", {}, ...links.slice(0, CAUSES_SHOWN).flatMap((each, at) => (at ? [", ", each] : [each])), links.length > CAUSES_SHOWN ? `, and ${links.length - CAUSES_SHOWN} more` : null);
 }
 
 function story(message, trace) {
@@ -74,6 +97,7 @@ function story(message, trace) {
       ["Born", time(message.born_at_ms || null)],
       ["Stored", time(message.stored_at_ms)],
       ["Log entry", message.raft_index],
+      ["Caused by", causes(message.properties ?? {})],
       ...Object.entries(message.properties ?? {}).map(([name, value]) => [`Property ${name}`, value]),
     ]),
     el("h2", {}, "Body"),

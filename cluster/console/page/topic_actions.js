@@ -3,6 +3,7 @@
 import { ApiError, get, post, put, remove } from "./api.js";
 import { button, form, wrong } from "./actions.js";
 import { duration, link, part } from "./dom.js";
+import { messageLink } from "./messages.js";
 
 const HOUR_MS = 3_600_000;
 /** @type {Array<[string, string]>} */
@@ -103,7 +104,7 @@ export function sendForm(topic, denied) {
     run: async (values) => {
       const { results } = await post(`/v1/topics/${part(topic.topic)}/messages`, { messages: [messageOf(values)] });
       const [{ message_id: id, offset }] = results;
-      return ["Sent: message ", offset === undefined ? id : link(`#/messages/${part(id)}`, id)];
+      return ["Sent: message ", offset === undefined ? id : messageLink(id, topic.topic)];
     },
     denied,
   });

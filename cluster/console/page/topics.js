@@ -1,10 +1,10 @@
 // Topics, their queues, and the messages in a queue.
 
 import { rights } from "./actions.js";
-import { get } from "./api.js";
+import { asOf, get } from "./api.js";
 import { Chart } from "./chart.js";
 import { bytes, count, duration, el, link, part, table, time } from "./dom.js";
-import { messageTable } from "./messages.js";
+import { messageLink, messageTable } from "./messages.js";
 import { missing } from "./problems.js";
 import { alterTopic, createTopic, sendForm, takeBack } from "./topic_actions.js";
 
@@ -68,7 +68,7 @@ export const next = (after, href) => (after === null || after === undefined ? []
 export async function topic([name]) {
   const [found, may, scheduled] = await Promise.all([get(`/v1/topics/${part(name)}`), rights(`topic:${name}`), get(`/v1/topics/${part(name)}/scheduled`, { limit: 50 }).catch((error) => missing("Delayed messages", error))]);
   const system = found.system ? "This topic is the system's: only the broker writes to it." : "";
-  rates.counted(name, { sent: found.queue_offsets.reduce((sum, each) => sum + each.max_offset, 0) });
+  rates.counted(name, { sent: found.queue_offsets.reduce((sum, each) => sum + each.max_offset, 0) }, asOf(found));
   return [
     el("h1", {}, `Topic ${name}`),
     el("p", {}, `${found.system ? "system" : found.type}, ${count(held(found))} messages, kept ${retention(found)}. `, link(`#/find?topic=${part(name)}`, "Find messages by key")),
@@ -98,7 +98,7 @@ function delayed(name, { messages, next: more }, denied) {
     table(
       more ? "The next 50 delayed messages" : "Delayed messages, the next one first",
       [
-        ["Message", (each) => link(`#/messages/${part(each.message_id)}`, each.message_id)],
+        ["Message", (each) => messageLink(each.message_id, name)],
         ["Queue", (each) => each.queue, true],
         ["Delivered at", (each) => time(each.deliver_at_ms)],
         ["Sent at", (each) => time(each.scheduled_at_ms)],
@@ -122,7 +122,7 @@ export async function queue([name, number], query) {
     el("h1", {}, link(`#/topics/${part(name)}`, name), `, queue ${number}`),
     goTo(`Offset, ${count(ends.min_offset)} to ${count(ends.max_offset)}`, { type: "number", id: "offset", min: ends.min_offset, max: ends.max_offset, value: offset }, (value) => `${base}?offset=${value}`),
     goTo("Stored at or after (your time zone)", { type: "datetime-local", id: "at", step: 1, value: at === null ? "" : localTime(Number(at)) }, (value) => `${base}?at=${new Date(value).getTime()}`),
-    messageTable("Messages", page.messages, "No message from this offset on."),
+    messageTable("Messages", name, page.messages, "No message from this offset on."),
     el(
       "p",
       {},

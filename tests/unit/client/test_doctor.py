@@ -19,6 +19,10 @@ HEALTHY: Final = f"""
 # HELP keelmq_raft_voters Voters of the cluster
 keelmq_raft_voters 3.0
 keelmq_raft_quorum_margin 1.0
+keelmq_raft_elections_won_recently 1.0
+keelmq_index_writes_stopped 0.0
+keelmq_audit_records_lost_total{{reason="not_written"}} 7.0
+keelmq_transactions_discarded_age_seconds 0.0
 keelmq_disk_free_bytes 5e+10
 keelmq_disk_size_bytes 1e+11
 keelmq_disk_fill_bytes_per_second 1e+05
@@ -140,6 +144,7 @@ BROKEN: Final = [
     ("two_clusters", with_status(2, cluster_id="other")),
     ("views_differ", with_status(2, leader_id=3)),
     ("views_differ", with_status(2, term=2)),
+    ("leader_changes", all_show(keelmq_raft_elections_won_recently=2)),
     ("hashes_differ", with_status(2, state_hash="def")),
     ("versions_differ", with_status(2, version="2.0")),
     ("node_behind", behind),
@@ -161,9 +166,11 @@ BROKEN: Final = [
     ("few_admin_connections", with_metrics(keelmq_admin_connections_reserved_total=8)),
     ("index_stalled", with_metrics(keelmq_index_stalls_total=4)),
     ("index_stalled", with_metrics(keelmq_index_delayed_write_bytes_per_second=16e6)),
+    ("index_stalled", with_metrics(keelmq_index_writes_stopped=1)),
     ("clock_wrong", with_metrics(keelmq_clock_offset_seconds=-0.9)),
     ("certificate_ends", with_metrics(keelmq_peer_certificate_expires_timestamp_seconds=NOW_S + 86_400)),
     ("transactions_undecided", with_metrics(keelmq_transactions_undecided_age_seconds=400)),
+    ("transactions_discarded", with_metrics(keelmq_transactions_discarded_age_seconds=1)),
     ("dead_letters", with_metrics(keelmq_dead_letters=2)),
     ("group_lags", with_metrics(keelmq_consumer_lag_seconds=400)),
     (
@@ -171,6 +178,7 @@ BROKEN: Final = [
         lambda seen: with_metrics(keelmq_consumer_lag_seconds=400)(seen)._replace(memberless=frozenset({"g"})),
     ),
     ("backup_old", all_show(keelmq_backup_age_seconds=27 * 3_600)),
+    ("audit_incomplete", with_metrics(keelmq_audit_records_lost_total=8)),
     ("metrics_hidden", lambda seen: seen._replace(after={1: seen.after[1], 2: seen.after[2]})),
 ]
 
@@ -226,6 +234,12 @@ def test_what_all_nodes_say_of_a_missing_leader_is_put_together() -> None:
     assert "`keelmqd recover` at node 2" in step, "its log is the longest of those that answer"
     _, step = no_leader_in([without_leader(each, voteless=False, index=9) for each in (1, 2, 3)])
     assert "keelmq cluster status" in step
+
+
+def test_how_long_something_may_wait_is_for_the_user_to_say() -> None:
+    assert [each.code for each in findings_of(healthy()._replace(waiting_s=10.0))] == []
+    found = [each.code for each in findings_of(healthy()._replace(waiting_s=9.0))]
+    assert found == ["transactions_undecided", "group_lags"]
 
 
 def test_the_last_backup_counts_whichever_node_it_was_read_from() -> None:

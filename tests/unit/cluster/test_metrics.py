@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from store.commands.transactions import Discard
 from tests.unit.cluster.conftest import Node, node_config, running_node
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
@@ -60,6 +61,16 @@ async def test_undecided_transactions_and_their_ends(node: Node) -> None:
     await node.call("POST", "/v1/transactions/c/commit", {"source": "producer"})
     shown = await metrics(node)
     assert shown["keelmq_transactions_undecided"] == shown["keelmq_transactions_undecided_age_seconds"] == 0
+    half = {"transaction_id": "d", "producer_group": "shop", "messages": [{"topic": "orders", "body": "1"}]}
+    assert (await node.call("POST", "/v1/transactions", half)).status == 201
+    await node.core.propose(Discard(("d",)))
+    node.clock.now_ms += 7_000
+    shown = await metrics(node)
+    assert shown["keelmq_transactions_undecided"] == shown["keelmq_transactions_undecided_age_seconds"] == 0
+    assert shown["keelmq_transactions_discarded_age_seconds"] == 7
+    by_force = {"source": "operator", "force": True, "operator": "ann", "reason": "by phone"}
+    assert (await node.call("POST", "/v1/transactions/d/rollback", by_force)).status == 200
+    assert (await metrics(node))["keelmq_transactions_discarded_age_seconds"] == 0
 
 
 async def test_lag_is_told_in_messages_and_in_seconds(node: Node) -> None:

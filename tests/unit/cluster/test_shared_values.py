@@ -12,7 +12,7 @@ import store.version
 from cluster.budgets import quotas, request_deadline
 from cluster.filters import numeric, parser, tokens
 from cluster.health import alarms
-from cluster.http import app, routes
+from cluster.http import routes
 from cluster.operations import log_events as broker_events
 from cluster.process import addresses, data_directory, quota_file, request_scope
 from cluster.security import permissions, principals, webhook_signer
@@ -130,4 +130,4 @@ async def test_the_headers_that_the_sdk_reads_are_sent_and_described(node: Node)
         answer = await node.call("GET", f"{path}?from_index=1{asked_for}")
         sent = {name.lower() for name in answer.headers}
         assert {name.lower() for name in paths[path]["get"]["responses"]["200"]["headers"]} <= sent
-    assert app.APPLIED_INDEX_HEADER.lower() == every
+    assert routes.APPLIED_INDEX_HEADER.lower() == every

@@ -194,8 +194,11 @@ async def test_topics_count_what_comes_in_and_goes_out(node: Node) -> None:
     assert shown.value("keelmq_topic_messages", topic="orders") == 3
 
 
-async def test_a_lone_node_has_no_margin_and_won_its_election(node: Node) -> None:
+async def test_a_lone_node_has_no_margin_and_won_its_election(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = await scrape(node)
+    assert shown.value("keelmq_raft_elections_won_recently") == 1
+    monkeypatch.setattr("raft.election.election.RECENT_S", -1.0)
+    assert (await scrape(node)).value("keelmq_raft_elections_won_recently") == 0
     assert shown.value("keelmq_raft_voters") == 1
     assert shown.value("keelmq_raft_quorum_margin") == 0
     assert shown.value("keelmq_raft_elections_total") == shown.value("keelmq_raft_elections_won_total") == 1

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from deploy.monitoring.dashboards import DASHBOARDS, DIRECTORY, text_of
 from keelmq.cli.app import app
 from keelmq.cli.lazy import LazyCommand
-from tests.monitoring.__main__ import CERTIFICATE_ALERTS
+from tests.monitoring.__main__ import CERTIFICATE_ALERTS, CERTIFICATE_FINDINGS, CERTIFICATES
 from tests.monitoring.closed_node import CLOSED_FAULTS
 from tests.monitoring.faults import FAULTS
 from tests.requirements import PROMETHEUS, REPOSITORY, path_of
@@ -23,6 +23,8 @@ from tests.unit.cluster.conftest import Node, node_config, running_node
 MONITORING: Final = REPOSITORY / "deploy" / "monitoring"
 RULES: Final = (MONITORING / "rules.yml").read_text()
 RUNBOOKS: Final = (REPOSITORY / "docs" / "runbooks.md").read_text()
+METRICS: Final = (REPOSITORY / "docs" / "metrics.md").read_text()
+ROW_OF_FAULT: Final = r"^\| (`[\w-]+`) \| .* \| (.*) \| (.*) \|$"
 FINDINGS: Final = REPOSITORY / "client" / "keelmq" / "cli" / "operations" / "findings.py"
 ALERTS: Final = re.findall(r"- alert: (\w+)$", RULES, re.MULTILINE)
 EXPRESSION: Final = re.compile(r"- alert: (\w+)\n +expr: \|-\n((?: {10}.*\n)+)")
@@ -79,6 +81,15 @@ def test_every_alert_is_raised_by_a_fault_of_real_nodes() -> None:
     raised = {alert for fault in FAULTS for alert in fault.alerts}
     raised |= {alert for fault in CLOSED_FAULTS for alert in fault.alerts} | set(CERTIFICATE_ALERTS)
     assert raised == set(ALERTS)
+
+
+def test_the_page_lists_the_faults_with_their_alerts_and_findings() -> None:
+    tried = [(each.name, each.alerts, each.findings) for each in FAULTS]
+    tried += [(each.name, each.alerts, each.findings) for each in CLOSED_FAULTS]
+    tried.append((CERTIFICATES, CERTIFICATE_ALERTS, CERTIFICATE_FINDINGS))
+    section = METRICS.split("## Faults that are tried")[1].split("\n## ")[0]
+    rows = [[re.findall(r"`(\S+)`", cell) for cell in row] for row in re.findall(ROW_OF_FAULT, section, re.MULTILINE)]
+    assert rows == [[[name], list(alerts), list(findings)] for name, alerts, findings in tried]
 
 
 def test_links_to_runbooks_lead_to_sections() -> None:

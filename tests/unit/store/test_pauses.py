@@ -365,6 +365,7 @@ def test_apply_waits_for_an_index_that_takes_no_writes(replica: Replica) -> None
     go_on(replica.index)
     assert len(replica.machine.apply([entry])) == 1
     assert not replica.machine.waits_for_index
+    assert replica.index.figures().write_waits == 1
     assert bring_to_disk(replica.machine) == written + 1
 
 

@@ -10,6 +10,7 @@ from keelmq.cli.operations.cluster import NODE_TIMEOUT_MS, Answer, ask_all
 from keelmq.cli.operations.exposition import Reading
 from keelmq.cli.operations.findings import CHECKS, OTHERS, Finding, Seen, findings_of, waiting_groups
 from keelmq.cli.output import DEFAULT_SERVERS, EXIT_ERROR, AsJson, Servers, connection_to, print_json, run, say
+from keelmq.cli.times import parse_duration
 
 if TYPE_CHECKING:
     from keelmq.admin import ClusterStatus
@@ -24,6 +25,9 @@ def doctor(
     seconds: Annotated[
         float, typer.Option("--seconds", min=0.0, max=600.0, help="Time between two looks, for what moves or is slow.")
     ] = 2.0,
+    waiting: Annotated[
+        str, typer.Option("--waiting", help="How long a message may wait for a group, or a transaction: 90s, 15m, 2h.")
+    ] = "5m",
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:
@@ -31,7 +35,8 @@ def doctor(
 
     Exit code 1 if a finding is critical.
     """
-    seen = run(servers, lambda connection: _look(servers, seconds), as_json=as_json)
+    waiting_s = parse_duration(waiting, "--waiting") / 1_000
+    seen = run(servers, lambda connection: _look(servers, seconds, waiting_s), as_json=as_json)
     found = findings_of(seen)
     is_critical = any(finding.severity == "critical" for finding in found)
     if as_json:
@@ -58,7 +63,7 @@ def _print(seen: Seen, found: Sequence[Finding]) -> None:
     say(f"{len(found) or 'no'} finding{'s' * (len(found) != 1)} by {len(CHECKS)} checks of {asked} nodes")
 
 
-async def _look(servers: str, seconds: float) -> Seen:
+async def _look(servers: str, seconds: float, waiting_s: float) -> Seen:
     import asyncio
 
     first, before = await _ask(servers)
@@ -72,6 +77,7 @@ async def _look(servers: str, seconds: float) -> Seen:
         after=after,
         moved={each.node_id: (sooner[each.node_id], each) for each in _statuses(last) if each.node_id in sooner},
         now_s=time.time(),
+        waiting_s=waiting_s,
     )
     return seen._replace(memberless=await _memberless(servers, seen))
 

@@ -22,6 +22,8 @@ FILES_MIN: Final = 4_096
 CLOCK_S: Final = 0.5
 CERTIFICATE_S: Final = 14 * 86_400.0
 WAITING_S: Final = 300.0
+CHANGES_MAX: Final = 4
+"""Changes of leader in a quarter of an hour that need no reason."""
 BACKUP_S: Final = 26 * 3_600.0
 """A day, and the time that a backup may take."""
 OTHERS: Final = "(others)"
@@ -55,6 +57,8 @@ class Seen(NamedTuple):
     moved: "Mapping[int, tuple[ClusterStatus, ClusterStatus]]"
     """Statuses by node at the beginning and at the end."""
     now_s: float
+    waiting_s: float = WAITING_S
+    """Seconds for which a message may wait for a group, or a transaction for its decision."""
     memberless: Collection[str] = ()
     """Groups of `waiting_groups` that have no members, and hold no message that was popped."""
 
@@ -146,6 +150,14 @@ def differing_views(seen: Seen) -> Iterator[Finding]:
         yield Finding("views_differ", "warning", "the nodes do not agree on who leads", evidence, STATUS)
 
 
+def leader_changes(seen: Seen) -> Iterator[Finding]:
+    changes = sum(each.value("keelmq_raft_elections_won_recently") for each in seen.after.values())
+    if changes > CHANGES_MAX:
+        evidence = f"{changes:.0f} elections were won in the last 15 minutes"
+        step = 'the logs say why: "stepping down" or "handing over"; docs/runbooks.md, KeelMQLeaderChangesOften'
+        yield Finding("leader_changes", "warning", "the nodes change their leader often", evidence, step)
+
+
 def differing_hashes(seen: Seen) -> Iterator[Finding]:
     hashes: dict[int, dict[str, list[int]]] = {}
     for status in seen.members:
@@ -229,8 +241,11 @@ def short_resources(seen: Seen) -> Iterator[Finding]:
             yield Finding("few_files", "warning", f"node {node_id} may open few files", evidence, step)
         yield from _short_connections(node_id, seen.before.get(node_id), shown)
         stalls = increase(seen.before.get(node_id, shown), shown, "keelmq_index_stalls_total")
-        if stalls or shown.value("keelmq_index_delayed_write_bytes_per_second"):
+        is_stopped = shown.value("keelmq_index_writes_stopped")
+        if stalls or is_stopped or shown.value("keelmq_index_delayed_write_bytes_per_second"):
             evidence = f"{shown.value('keelmq_index_pending_compaction_bytes') / 1e6:.0f} MB wait for compaction"
+            if is_stopped:
+                evidence += ", and all writes are stopped"
             step = "iostat -x 1 on that machine"
             yield Finding("index_stalled", "warning", f"RocksDB holds the writes of node {node_id}", evidence, step)
 
@@ -284,10 +299,15 @@ def certificates(seen: Seen) -> Iterator[Finding]:
 def waiting_messages(seen: Seen) -> Iterator[Finding]:
     shown = seen.of_leader()
     undecided_s = shown.value("keelmq_transactions_undecided_age_seconds")
-    if undecided_s > WAITING_S:
+    if undecided_s > seen.waiting_s:
         evidence = f"{shown.value('keelmq_transactions_undecided'):.0f} are, the oldest for {undecided_s:.0f} s"
         step = "keelmq transaction list --state prepared --older-than 5m"
         yield Finding("transactions_undecided", "warning", "transactions are undecided", evidence, step)
+    discarded_s = shown.value("keelmq_transactions_discarded_age_seconds")
+    if discarded_s:
+        evidence = f"nobody answered their checks; the oldest is {discarded_s:.0f} s old"
+        step = "keelmq transaction list --state discarded; then resume, commit or rollback each"
+        yield Finding("transactions_discarded", "warning", "transactions were given up", evidence, step)
     for each in shown.all("keelmq_dead_letters"):
         group = each.labels["group"]
         if each.value:
@@ -301,7 +321,7 @@ def waiting_groups(seen: Seen) -> dict[str, float]:
     longest: dict[str, float] = {}
     for each in seen.of_leader().all("keelmq_consumer_lag_seconds"):
         longest[each.labels["group"]] = max(longest.get(each.labels["group"], 0.0), each.value)
-    return {group: lag_s for group, lag_s in longest.items() if lag_s > WAITING_S}
+    return {group: lag_s for group, lag_s in longest.items() if lag_s > seen.waiting_s}
 
 
 def lagging_groups(seen: Seen) -> Iterator[Finding]:
@@ -324,6 +344,15 @@ def old_backups(seen: Seen) -> Iterator[Finding]:
         yield Finding("backup_old", "warning", "the last backup is old", evidence, step)
 
 
+def incomplete_audits(seen: Seen) -> Iterator[Finding]:
+    for node_id, shown in seen.after.items():
+        lost = increase(seen.before.get(node_id, shown), shown, "keelmq_audit_records_lost_total")
+        if lost:
+            evidence = f"{lost:.0f} records were left out meanwhile"
+            step = "docs/runbooks.md, KeelMQAuditIncomplete: the reason is a label of keelmq_audit_records_lost_total"
+            yield Finding("audit_incomplete", "warning", f"the audit of node {node_id} lacks records", evidence, step)
+
+
 def hidden_metrics(seen: Seen) -> Iterator[Finding]:
     hidden = [str(status.node_id) for status in seen.members if status.node_id not in seen.after]
     if hidden:
@@ -337,6 +366,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     missing_leader,
     quorum_margin,
     differing_views,
+    leader_changes,
     differing_hashes,
     differing_versions,
     nodes_behind,
@@ -348,6 +378,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     waiting_messages,
     lagging_groups,
     old_backups,
+    incomplete_audits,
     hidden_metrics,
 )
 

@@ -1,0 +1,101 @@
+"""Answers that are made once for all who take one of a moment ago, such as twenty pages that show the same view.
+
+A client says so with `Cache-Control: max-age=SECONDS`; without it, each answer is made anew. The permission of each
+client is asked for before, so only routes share their answers that answer all who may use them alike.
+"""
+
+import asyncio
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from aiohttp import web
+
+from cluster.core.core import Core
+from cluster.http.routes import AGE_HEADER, APPLIED_INDEX_HEADER, Handler, Route
+
+KEPT_MS: Final = 5_000
+"""An older answer is for nobody, whatever age he takes."""
+ANSWERS_MAX: Final = 32
+BODY_BYTES_MAX: Final = 256 << 10
+
+_MAX_AGE: Final = re.compile(r"(?:^|[\s,])max-age=([0-9]{1,9})(?:$|[\s,])", re.ASCII | re.IGNORECASE)
+
+
+class _Made(NamedTuple):
+    body: bytes
+    headers: Mapping[str, str]
+
+
+class _Answer(NamedTuple):
+    """An answer that was begun at `begun_ms`, and so shows nothing older. None instead of one that is not shared."""
+
+    begun_ms: int
+    made: "asyncio.Future[_Made | None]"
+
+
+class SharedAnswers:
+    """Owns the answers of one node's listener. Use on the event loop only."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._answers: dict[str, _Answer] = {}
+
+    def shared(self, route: Route) -> Handler:
+        """Return the handler of a route that may answer with what another request was answered with."""
+        inner = route.handler
+
+        async def handler(request: web.Request) -> web.StreamResponse:
+            age_max_ms = _age_max_ms(request)
+            if not age_max_ms:
+                return await inner(request)
+            if route.redirects:
+                self._core.require_leader()  # it may have been another one a moment ago
+            path = request.path_qs
+            known = self._answers.get(path)
+            if known is not None and self._age_ms(known) <= age_max_ms:
+                made = await asyncio.shield(known.made)
+                if made is not None:
+                    return web.Response(body=made.body, headers={**made.headers, AGE_HEADER: str(self._age_ms(known))})
+            return await self._make(path, inner, request)
+
+        return handler
+
+    async def _make(self, path: str, inner: Handler, request: web.Request) -> web.StreamResponse:
+        core = self._core
+        answer = _Answer(self._now_ms(), asyncio.get_running_loop().create_future())
+        while len(self._answers) >= ANSWERS_MAX:
+            del self._answers[next(iter(self._answers))]
+        self._answers[path] = answer
+        asyncio.get_running_loop().call_later(KEPT_MS / 1_000, self._forget, path, answer)
+        applied_index = core.raft.applied_index
+        made: _Made | None = None
+        try:
+            response = await inner(request)
+            response.headers.setdefault(APPLIED_INDEX_HEADER, str(applied_index))
+            body = response.body if isinstance(response, web.Response) else None
+            if response.status == 200 and isinstance(body, bytes) and len(body) <= BODY_BYTES_MAX:
+                made = _Made(body, dict(response.headers))
+            response.headers[AGE_HEADER] = "0"
+        finally:
+            answer.made.set_result(made)
+            if made is None:
+                self._forget(path, answer)
+        return response
+
+    def _forget(self, path: str, answer: _Answer) -> None:
+        if self._answers.get(path) is answer:
+            del self._answers[path]
+
+    def _age_ms(self, answer: _Answer) -> int:
+        return self._now_ms() - answer.begun_ms
+
+    def _now_ms(self) -> int:
+        return int(self._core.raft.clocks.steady_ms())
+
+
+def _age_max_ms(request: web.Request) -> int:
+    """Return how old an answer the client takes, KEPT_MS at most; 0 when it says nothing, or nothing that is clear."""
+    given = request.headers.get("Cache-Control")
+    found = None if given is None else _MAX_AGE.search(given)
+    return 0 if found is None else min(int(found[1]) * 1_000, KEPT_MS)

@@ -1,0 +1,38 @@
+"""The index tells before a write that RocksDB would not take it: also the write with which RocksDB would find out."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.patience import PATIENCE_S
+from tests.requirements import REPOSITORY
+
+PROGRAM = """
+import os, sys
+from rocksdict import Rdict
+from store.index import index
+
+options = index._options()
+options.set_ratelimiter(4096, 1_000_000, 10)  # a disk that hangs
+made = index.Index(Rdict(sys.argv[1], options))
+size = int(sys.argv[2])
+written = 0
+while not made.is_write_stopped and written < 1 << 27:
+    made.put(b"%016d" % written, os.urandom(size))
+    made.commit()
+    written += size
+print(written, made.figures().is_write_stopped, flush=True)
+os._exit(0)  # closing would wait for the disk
+"""
+"""Writes until the index says that it takes no more. With the error, the write before never returns."""
+
+
+@pytest.mark.parametrize("size", [64 << 10, 1 << 20, 5 << 20])
+def test_the_write_that_would_hold_its_caller_is_told_of(tmp_path: Path, size: int) -> None:
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "index"), str(size)]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    written, is_stopped = done.stdout.split()
+    assert (is_stopped, 8 << 20 < int(written) < 40 << 20) == ("True", True)
