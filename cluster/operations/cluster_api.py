@@ -8,7 +8,7 @@ from aiohttp import web
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from cluster import VERSION
+from cluster import COMMIT, VERSION
 from cluster.core.core import Core
 from cluster.health.alarms import Alarms, AlarmView, Condition
 from cluster.health.index_rebuild import IndexRebuild, IndexRebuildView
@@ -62,6 +62,8 @@ class NodeView(Response, kw_only=True, frozen=True):
     sync_ms: int | None
     version: str | None
     """KeelMQ version of the node; null while it is not connected, as are the feature levels that it knows."""
+    commit: str | None
+    """Commit that the node's build was made from; also null where it names none: a build of a tree, or one of 0.2.0."""
     feature_level_min: int | None
     feature_level_max: int | None
 
@@ -107,6 +109,8 @@ class ClusterView(Response, kw_only=True, frozen=True):
     log_holders: tuple[LogHolderView, ...]
     alarms: list[AlarmView]
     version: str
+    commit: str | None
+    """Commit that this node's build was made from; null for one of a tree."""
     feature_level: int
     """Feature level in force."""
     admin_url: str | None
@@ -206,6 +210,7 @@ class ClusterApi:
                     disk_is_low=None if disk is None else disk.is_low,
                     sync_ms=None if disk is None else disk.sync_ms,
                     version=build.version,
+                    commit=build.commit,
                     feature_level_min=build.feature_level_min,
                     feature_level_max=build.feature_level_max,
                 )
@@ -233,6 +238,7 @@ class ClusterApi:
                 log_holders=self._log_front.holders if sees_all else (),
                 alarms=self._alarms.active if sees_all else [_without_names(each) for each in self._alarms.active],
                 version=VERSION,
+                commit=COMMIT or None,
                 feature_level=raft.feature_levels.in_force,
                 admin_url=core.config.advertised_admin_url() if sees_all else None,
             )

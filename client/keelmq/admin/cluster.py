@@ -21,6 +21,7 @@ class NodeStatus(View, frozen=True, kw_only=True):
     disk_is_low: bool | None = None
     sync_ms: int | None = None
     version: str | None = None
+    commit: str | None = None
     feature_level_min: int | None = None
     feature_level_max: int | None = None
 
@@ -113,5 +114,6 @@ class ClusterStatus(View, frozen=True, kw_only=True):
     log_holders: tuple[LogHolder, ...] = ()
     alarms: tuple[Alarm, ...] = ()
     version: str | None = None
+    commit: str | None = None
     feature_level: int | None = None
     admin_url: str | None = None
