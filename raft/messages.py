@@ -330,6 +330,8 @@ class Vitals(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=15
     disk: DiskVitals | None = None
     unapplied: Natural = 0
     """Number of entries that the sender knows to be committed and has yet to apply."""
+    is_drained: bool = False
+    """True while an operator wants other nodes to lead."""
 
 
 class Arrived(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=21, frozen=True):

@@ -53,6 +53,8 @@ class NodeView(Response, kw_only=True, frozen=True):
     node_id: int
     url: str
     connected: bool
+    drained: bool
+    """True while an operator wants other nodes to lead; false where this is not known."""
     match_index: int
     snapshot_percent: int | None
     peer_address: str
@@ -204,6 +206,7 @@ class ClusterApi:
                     peer_address=str(Address(at.host, at.port)),
                     membership="voter" if member.voter else "learner",
                     connected=mine or peers[node_id].connected,
+                    drained=raft.vital_signs.is_drained(node_id),
                     match_index=raft.durable_index if mine else peers[node_id].match_index,
                     snapshot_percent=raft.receiving_percent if mine else peers[node_id].snapshot_percent,
                     disk_free_bytes=None if disk is None else disk.free_bytes,

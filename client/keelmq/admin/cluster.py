@@ -13,6 +13,7 @@ class NodeStatus(View, frozen=True, kw_only=True):
     node_id: int
     url: str
     connected: bool = False
+    drained: bool = False
     match_index: int = 0
     snapshot_percent: int | None = None
     peer_address: str = ""
