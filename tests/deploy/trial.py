@@ -31,15 +31,23 @@ class Bundles(NamedTuple):
     """Of the last release; None where its commit is not in this clone."""
 
 
+class Sizes(NamedTuple):
+    """Logs of the trial `large`, in GiB."""
+
+    restart_gib: float = 2.0
+    wiped_gib: float = 1.0
+
+
 class Trial:
     """One cluster from nothing to its end. A broken promise raises AssertionError."""
 
     name: str = ""
 
-    def __init__(self, report: Report, hosts: Hosts, bundles: Bundles) -> None:
+    def __init__(self, report: Report, hosts: Hosts, bundles: Bundles, sizes: Sizes) -> None:
         self._report = report
         self._hosts = hosts
         self._bundles = bundles
+        self._sizes = sizes
         self._deployment = hosts.deployment(self.name, PLACES)
 
     async def run(self) -> dict[str, object]:
