@@ -61,6 +61,7 @@ class Large(Trial):
             "restart_log_gib": round(gib, 2),
             "restart_ready_s": round(ready_s, 2),
             "restart_goal_met": ready_s <= READY_GOAL_S,
+            "restart_load_average": round(os.getloadavg()[0], 1),
         }
 
     async def _replace(self) -> dict[str, object]:
@@ -95,6 +96,7 @@ class Large(Trial):
             "p99_meanwhile_ms": meanwhile_ms,
             "sends_meanwhile": len(meanwhile_s),
             "p99_goal_met": meanwhile_ms <= SENDS_GOAL * before_ms,
+            "wiped_load_average": round(os.getloadavg()[0], 1),
         }
 
     async def _begin(self, deployment: Deployment) -> None:
