@@ -80,7 +80,8 @@ class Large(Trial):
                 await asyncio.sleep(POLL_S)
             before_s = took_s[:]
             await asyncio.to_thread(kill_and_wipe, deployment, [follower])
-            replacing = asyncio.create_task(self._done("replace", str(follower), "--timeout-s", "3600"))
+            arguments = ("--bundle", str(self._bundles.present), "--timeout-s", "1000")
+            replacing = asyncio.create_task(self._done("replace", str(follower), *arguments))
             back_s = await asyncio.to_thread(_ready_s, deployment, follower)
             meanwhile_s = took_s[len(before_s) :]
             await replacing

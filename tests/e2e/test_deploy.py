@@ -73,13 +73,13 @@ class Deployment:
     def command(self, *arguments: str) -> list[str]:
         return [sys.executable, "-m", "deploy.rollout", *arguments, "--inventory", str(self.file)]
 
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, patience_s: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
         command = self.command(*arguments)
-        return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=PATIENCE_S)
+        return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=patience_s)
 
-    def done(self, *arguments: str) -> str:
+    def done(self, *arguments: str, patience_s: float = PATIENCE_S) -> str:
         """Run the tool, which must succeed, and return its output."""
-        ended = self.run(*arguments)
+        ended = self.run(*arguments, patience_s=patience_s)
         assert ended.returncode == 0, ended.stdout + ended.stderr
         return ended.stdout
 
