@@ -22,7 +22,7 @@ class Killed(Trial):
             after = releases(deployment)
             assert (len(after), len(set(after)), set(after) & set(before)) == (3, 1, set()), (before, after)
             number = deployment.leader()
-            kill_and_wipe(deployment, [number])
+            await asyncio.to_thread(kill_and_wipe, deployment, [number])
             replace = await self._killed("replace", str(number), "--bundle", str(self._bundles.another))
             assert releases(deployment) == after
         await self._done("status")

@@ -40,7 +40,7 @@ class Verbs(Trial):
             again = await self._done("rollback")
             assert result_of(again)["steps"] <= 1, again  # it waits until all are healthy
             number = deployment.leader()
-            kill_and_wipe(deployment, [number])
+            await asyncio.to_thread(kill_and_wipe, deployment, [number])
             await self._done("replace", str(number), "--bundle", str(self._bundles.present))
         await self._done("status")
         await self._destroy()
