@@ -29,9 +29,10 @@ class Killed(Trial):
         assert members(deployment) == {1: "voter", 2: "voter", 3: "voter"}
         await self._destroy()
         assert acknowledged
-        # Installation, configuration and restart of three nodes, and the waiting; the four steps of a replacement.
+        # Installation, configuration and restart of three nodes, and the waiting; the steps of a replacement, whose
+        # last one, the waiting, is over when the next run of the tool comes late.
         assert upgrade >= 10, upgrade
-        assert replace >= 4, replace
+        assert replace >= 3, replace
         return {"upgrade_killed": upgrade, "replace_killed": replace}
 
     async def _killed(self, *arguments: str) -> int:

@@ -379,6 +379,7 @@ def test_a_tool_that_is_killed_at_every_step_over_ssh_ends_alike(ssh_deployment:
     deployment.done("upgrade")
     assert deployment.pids() == after
     lose([deployment.root(2)])
-    assert kill_at_steps(deployment, "replace", "2") >= 3
+    # A node that the killed tool has started may be healthy before the next run looks: then it waits for nothing.
+    assert kill_at_steps(deployment, "replace", "2") >= 2
     deployment.done("status")
     assert {number: pid for number, pid in deployment.pids().items() if number != 2} == {1: before[1], 3: before[3]}
