@@ -144,7 +144,7 @@ monitoring-test: $(TOOLS) ## alerts and dashboards with a real Prometheus: fault
 	@tests/prepare.sh
 	@$(BIN)/python -m tests.monitoring $(MONITORING_ARGS)
 
-deploy-test: $(TOOLS) $(DIST) ## deployment over ssh to hosts as network namespaces: verbs under load, killed tools, two versions, ways back (a quarter of an hour): DEPLOY_TEST_ARGS='--trial killed'
+deploy-test: $(TOOLS) $(DIST) ## deployment over ssh to hosts as network namespaces: verbs under load, killed tools, two versions, ways back, much data (half an hour): DEPLOY_TEST_ARGS='--trial killed'
 	@tests/prepare.sh
 	@$(BIN)/python -m tests.deploy $(DEPLOY_TEST_ARGS)
 

@@ -39,6 +39,7 @@ from cluster.operations.audit_api import AuditApi
 from cluster.operations.backup_api import BackupApi
 from cluster.operations.client_api import ClientApi
 from cluster.operations.cluster_api import ClusterApi
+from cluster.operations.drain_api import DrainApi
 from cluster.operations.feature_api import FeatureApi
 from cluster.operations.join_api import JoinApi
 from cluster.operations.log_api import LogApi
@@ -131,6 +132,7 @@ class Services:
             *JoinApi(self.core).routes(),
             *self._replica.routes(),
             *FeatureApi(self.core, self.alarms).routes(),
+            *DrainApi(self.core, self.alarms).routes(),
             *LogApi(self.core, self._log_readers).routes(),
             *self._backups.routes(),
             *SettingsApi(self.core).routes(),

@@ -88,6 +88,7 @@ KINDS: Final[Mapping[str, ProblemKind]] = {
     "no_peer_address": ProblemKind(409, "The node serves no peers"),
     "change_in_progress": ProblemKind(409, "The cluster is not done with the last change of its nodes"),
     "not_caught_up": ProblemKind(409, "The node has not caught up"),
+    "node_drained": ProblemKind(409, "The node is drained"),
     "last_voter": ProblemKind(409, "The last voter cannot be removed"),
     "feature_not_enabled": ProblemKind(409, "The cluster's feature level is too low"),
     "feature_level_not_known": ProblemKind(409, "Not every node knows the feature level"),

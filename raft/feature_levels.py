@@ -17,6 +17,7 @@ from raft.state import RaftState
 from store.features import FEATURES, LevelOf, describe
 from store.log.errors import DiskFull
 from store.log.record import KIND_NOOP
+from store.version import COMMIT
 
 log = logging.getLogger(__name__)
 
@@ -25,8 +26,8 @@ NEW_LOG_ENTRIES_MAX: Final = 16
 
 
 def own_build() -> Build:
-    """Return the build of this process: its version and the feature levels it works at."""
-    return Build(FEATURES.version, FEATURES.minimum, FEATURES.maximum)
+    """Return the build of this process: its version, the feature levels it works at, and its commit."""
+    return Build(FEATURES.version, FEATURES.minimum, FEATURES.maximum, COMMIT)
 
 
 def refusal_of_build(peer: Build, in_force: LevelOf, node_id: int) -> str:

@@ -110,14 +110,14 @@ class SafeRaft:
         self.replicas = Replicas(config.node_id, state.log, membership, config.election_timeout_ms, sender.send)
         self.own_copy = OwnCopy(state, self.replicas, self._resign)
         self.new_disk = NewDisk(state, sender, self.own_copy)
-        self._vital_signs = VitalSigns(state, sender, self.own_copy, self.replicas, self.disks, self.clocks)
+        self.vital_signs = VitalSigns(state, sender, self.own_copy, self.replicas, self.disks, self.clocks)
         self.snapshots = Snapshots(state, sender, transport, snapshot_store, on_installed, self._differs)
         self.replication = Replication(state, sender, transport, self.snapshots)
         self.leadership = Leadership(
-            state, sender, self.replication, self._vital_signs, self.disks, self.clocks, self.presence
+            state, sender, self.replication, self.vital_signs, self.disks, self.clocks, self.presence
         )
         self.vacancy = Vacancy(
-            state, self.presence, self.replicas, self._vital_signs, self.own_copy, lambda: self.election.hindrance()
+            state, self.presence, self.replicas, self.vital_signs, self.own_copy, lambda: self.election.hindrance()
         )
         self.election = Election(
             state, sender, self.own_copy, self.leadership, self.unsynced, self.vacancy, lambda: self.on_higher_term()
@@ -224,7 +224,7 @@ class SafeRaft:
             log.error("stepping down as leader: the disk has not synced for too long, so this node can commit nothing")
             state.library.step_down()
         self.replicas.look()
-        self._vital_signs.tell_if_due()
+        self.vital_signs.tell_if_due()
         if state.role == LEADER:
             self.snapshots.tick()
 
@@ -255,7 +255,7 @@ class SafeRaft:
         else:
             self.wants_step = True
             if isinstance(message, Vitals):
-                self._vital_signs.hear(peer, message)
+                self.vital_signs.hear(peer, message)
             elif isinstance(message, Comparison):
                 self.replicas.on_message(peer, message)
             else:
@@ -315,7 +315,7 @@ class SafeRaft:
         self._incarnations[peer] = incarnation
         state.knowledge.met(peer, incarnation)
         self.replicas.met(peer, incarnation)
-        self.sender.send(peer, self._vital_signs.of(peer))  # before any vote: who elects knows the electors' clocks
+        self.sender.send(peer, self.vital_signs.of(peer))  # before any vote: who elects knows the electors' clocks
         self.replication.on_peer_connected(peer, forgetful=forgetful)
         recall = state.knowledge.recall(peer, state.term)
         if recall is not None:  # by both lanes: before the vote, and before what might make up for what it forgot

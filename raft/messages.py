@@ -59,6 +59,8 @@ class Build(msgspec.Struct, array_like=True, frozen=True):
     level_min: Natural = 1
     """Lowest feature level that the build works at (raft/feature_levels.py); `level_max` is the highest."""
     level_max: Natural = 1
+    commit: Annotated[str, Meta(max_length=64)] = ""
+    """Commit that the build was made from; empty where it does not say. It is for people: proofs do not cover it."""
 
     def knows(self, level: int) -> bool:
         return self.level_min <= level <= self.level_max
@@ -328,6 +330,8 @@ class Vitals(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=15
     disk: DiskVitals | None = None
     unapplied: Natural = 0
     """Number of entries that the sender knows to be committed and has yet to apply."""
+    is_drained: bool = False
+    """True while an operator wants other nodes to lead."""
 
 
 class Arrived(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=21, frozen=True):
@@ -343,20 +347,8 @@ SnapshotMessage = SnapshotBegin | SnapshotChunk | SnapshotEnd
 SnapshotAnswer = SnapshotAck | SnapshotReject
 Comparison = Compare | Compared
 Receipt = SnapshotAnswer | Arrived
-RaftMessage = (
-    PreVote
-    | PreVoteReply
-    | RequestVote
-    | VoteReply
-    | AppendEntries
-    | AppendReply
-    | TimeoutNow
-    | Recall
-    | SnapshotMessage
-    | Receipt
-    | Vitals
-    | Comparison
-)
+Voting = PreVote | PreVoteReply | RequestVote | VoteReply | TimeoutNow
+RaftMessage = Voting | AppendEntries | AppendReply | Recall | SnapshotMessage | Receipt | Vitals | Comparison
 Handshake = Hello | Challenge | Proof | Welcome
 Message = Handshake | RaftMessage
 

@@ -93,7 +93,7 @@ class RaftNode:
         events.on_feature_level(membership.current.level)
         self.disks, self.presence, self.leadership = self._raft.disks, self._raft.presence, self._raft.leadership
         self.disks.index_waits_since = self._applying.waiting_since
-        self.election, self.vacancy = self._raft.election, self._raft.vacancy
+        self.election, self.vital_signs, self.vacancy = self._raft.election, self._raft.vital_signs, self._raft.vacancy
         self.replicas = self._raft.own_copy.compare_replicas(state_machine.history, storage.differs)
         """Whether this replica differs from the others, or others do (raft/copies/replicas.py)."""
         self._raft.on_membership = partial(self._transport.set_membership, membership)

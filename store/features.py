@@ -57,6 +57,7 @@ LEVELS: Final = (
                 "Event.type.PURGE",
                 *("timers-note-only-their-own-transaction", "cancelled-again-is-remembered-anew"),
                 *("ids-of-messages-keep-no-batch", "redeliveries-note-only-their-own-message"),
+                *("Build.commit", "Vitals.is_drained"),
             }
         ),
     ),

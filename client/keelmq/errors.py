@@ -307,6 +307,7 @@ ERRORS_BY_CODE: Mapping[str, type[KeelMQError]] = {
     "feature_level_not_known": Conflict,
     "feature_level_in_force": Conflict,
     "not_caught_up": Conflict,
+    "node_drained": Conflict,
     "last_voter": Conflict,
     "quorum_at_risk": Conflict,
     "request_timeout": UnknownOutcome,

@@ -8,7 +8,7 @@ from aiohttp import web
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from cluster import VERSION
+from cluster import COMMIT, VERSION
 from cluster.core.core import Core
 from cluster.health.alarms import Alarms, AlarmView, Condition
 from cluster.health.index_rebuild import IndexRebuild, IndexRebuildView
@@ -54,6 +54,8 @@ class NodeView(Response, kw_only=True, frozen=True):
     node_id: int
     url: str
     connected: bool
+    drained: bool
+    """True while an operator wants other nodes to lead; false where this is not known."""
     match_index: int
     snapshot_percent: int | None
     peer_address: str
@@ -63,6 +65,8 @@ class NodeView(Response, kw_only=True, frozen=True):
     sync_ms: int | None
     version: str | None
     """KeelMQ version of the node; null while it is not connected, as are the feature levels that it knows."""
+    commit: str | None
+    """Commit that the node's build was made from; also null where it names none: a build of a tree, or one of 0.2.0."""
     feature_level_min: int | None
     feature_level_max: int | None
 
@@ -110,6 +114,8 @@ class ClusterView(Response, kw_only=True, frozen=True):
     log_readers: list[LogReaderView]
     alarms: list[AlarmView]
     version: str
+    commit: str | None
+    """Commit that this node's build was made from; null for one of a tree."""
     feature_level: int
     """Feature level in force."""
     admin_url: str | None
@@ -210,12 +216,14 @@ class ClusterApi:
                     peer_address=str(Address(at.host, at.port)),
                     membership="voter" if member.voter else "learner",
                     connected=mine or peers[node_id].connected,
+                    drained=raft.vital_signs.is_drained(node_id),
                     match_index=raft.durable_index if mine else peers[node_id].match_index,
                     snapshot_percent=raft.receiving_percent if mine else peers[node_id].snapshot_percent,
                     disk_free_bytes=None if disk is None else disk.free_bytes,
                     disk_is_low=None if disk is None else disk.is_low,
                     sync_ms=None if disk is None else disk.sync_ms,
                     version=build.version,
+                    commit=build.commit,
                     feature_level_min=build.feature_level_min,
                     feature_level_max=build.feature_level_max,
                 )
@@ -244,6 +252,7 @@ class ClusterApi:
                 log_readers=self._log_readers.views(core.state.applied_index) if sees_all else [],
                 alarms=self._alarms.active if sees_all else [_without_names(each) for each in self._alarms.active],
                 version=VERSION,
+                commit=COMMIT or None,
                 feature_level=raft.feature_levels.in_force,
                 admin_url=core.config.advertised_admin_url() if sees_all else None,
             )

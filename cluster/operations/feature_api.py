@@ -9,6 +9,7 @@ from msgspec import Meta
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from cluster import COMMIT
 from cluster.core.core import Core
 from cluster.health.alarms import Alarms, Condition
 from cluster.http.app import json_response, read_json
@@ -29,10 +30,13 @@ class FeatureLevelRequest(Request, kw_only=True, frozen=True):
 
 
 class BuildView(Response, kw_only=True, frozen=True):
-    """The version of a node and the feature levels that it knows; null while it is not connected."""
+    """The version of a node, the commit that it was built from, and the feature levels that it knows; null while it is
+    not connected, the commit also of a build that names none.
+    """
 
     node_id: int
     version: str | None
+    commit: str | None
     feature_level_min: int | None
     feature_level_max: int | None
 
@@ -125,9 +129,9 @@ class FeatureApi:
         info = GaugeMetricFamily(
             "keelmq_build_info",
             "1; the labels say what runs",
-            labels=["version", "feature_level_min", "feature_level_max"],
+            labels=["version", "commit", "feature_level_min", "feature_level_max"],
         )
-        info.add_metric([FEATURES.version, str(FEATURES.minimum), str(FEATURES.maximum)], 1)
+        info.add_metric([FEATURES.version, COMMIT, str(FEATURES.minimum), str(FEATURES.maximum)], 1)
         yield info
         yield gauge("keelmq_feature_level", "Feature level in force", self._core.raft.feature_levels.in_force)
 
@@ -138,6 +142,7 @@ def build_view(core: Core, node_id: int) -> BuildView:
     return BuildView(
         node_id=node_id,
         version=build.version if build is not None else None,
+        commit=(build.commit or None) if build is not None else None,
         feature_level_min=build.level_min if build is not None else None,
         feature_level_max=build.level_max if build is not None else None,
     )

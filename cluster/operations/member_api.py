@@ -108,7 +108,7 @@ class MemberApi:
                 self.lead,
                 "Hand leadership over to a voter that has caught up",
                 view,
-                errors=("node_not_found", "not_caught_up", "change_in_progress", "no_leader"),
+                errors=("node_not_found", "node_drained", "not_caught_up", "change_in_progress", "no_leader"),
                 redirects=True,
                 access=ADMINISTRATION,
             ),
@@ -182,6 +182,8 @@ class MemberApi:
         if not (known.voter and raft.is_caught_up(node_id)):
             reason = self._what_is_missing(node_id) if known.voter else f"node {node_id} is a learner"
             raise MembershipRefused("not_caught_up", reason)
+        if raft.vital_signs.is_drained(node_id):
+            raise MembershipRefused("node_drained", f"node {node_id} is drained; next: keelmq node undrain {node_id}")
         if not await raft.hand_over(node_id):
             raise Problem(
                 "no_leader",

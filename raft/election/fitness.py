@@ -4,7 +4,13 @@ barred from leading.
 
 from typing import Final, NamedTuple
 
-HINDRANCES: Final = ("it has much to apply", "its disk has no room", "its disk is slow", "its wall clock is wrong")
+HINDRANCES: Final = (
+    "it has much to apply",
+    "its disk has no room",
+    "it is drained",
+    "its disk is slow",
+    "its wall clock is wrong",
+)
 
 
 class Fitness(NamedTuple):
@@ -12,6 +18,7 @@ class Fitness(NamedTuple):
 
     has_backlog: bool = False
     disk_is_low: bool = False
+    is_drained: bool = False
     disk_is_slow: bool = False
     clock_is_wrong: bool = False
 

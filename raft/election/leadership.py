@@ -43,6 +43,7 @@ class Leadership:
         return Fitness(
             self._vital_signs.has_backlog(node_id),
             self._disks.is_low(node_id),
+            self._vital_signs.is_drained(node_id),
             self._disks.is_slow(node_id),
             self._clocks.is_wrong(node_id),
         )

@@ -109,8 +109,10 @@ class ClockAgreement:
         replica: ReplicaState | None = None,
         disk: DiskVitals | None = None,
         unapplied: int = 0,
+        *,
+        is_drained: bool = False,
     ) -> Vitals:
-        """Return the `Vitals` for `peer`: the clock values, and `replica`, `disk` and `unapplied` as given."""
+        """Return the `Vitals` for `peer`: the clock values, and the others as given."""
         now_ms = self.steady_ms()
         echo = self._echoes.get(peer)
         return Vitals(
@@ -121,6 +123,7 @@ class ClockAgreement:
             replica=replica,
             disk=disk,
             unapplied=unapplied,
+            is_drained=is_drained,
         )
 
     def hear(self, peer: int, vitals: Vitals) -> None:

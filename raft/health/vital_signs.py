@@ -1,4 +1,4 @@
-"""The vital signs that nodes tell each other once an election timeout: clock, disk, entries to be applied."""
+"""The vital signs that nodes tell each other once an election timeout: clock, disk, entries to be applied, drained."""
 
 from typing import Final
 
@@ -35,6 +35,8 @@ class VitalSigns:
         self._disks = disks
         self._clocks = clocks
         self._unapplied: dict[int, int] = {}
+        self._drained: set[int] = set()
+        self._has_news = False
 
     @property
     def votes(self) -> bool:
@@ -44,14 +46,18 @@ class VitalSigns:
     def of(self, peer: int) -> Vitals:
         """Return this node's vital signs of this moment, for that peer."""
         return self._clocks.vitals_for(
-            peer, self._replicas.state(votes=self._own_copy.votes), self._disks.report(), self._own_unapplied()
+            peer,
+            self._replicas.state(votes=self._own_copy.votes),
+            self._disks.report(),
+            self._own_unapplied(),
+            is_drained=self.is_drained(self._state.node_id),
         )
 
     def tell_if_due(self) -> None:
-        """Tell every connected peer once an interval, and at once when there is news of the disk."""
+        """Tell every connected peer once an interval, and at once when the disk, or an operator, has news."""
         state = self._state
-        if self._clocks.vitals_are_due() or self._disks.has_news:
-            self._disks.has_news = False
+        if self._clocks.vitals_are_due() or self._disks.has_news or self._has_news:
+            self._disks.has_news = self._has_news = False
             for peer in filter(state.connected, state.peer_ids):
                 self._sender.send(peer, self.of(peer))
 
@@ -63,6 +69,23 @@ class VitalSigns:
         peers = self._state.peer_ids
         self._unapplied = {each: count for each, count in self._unapplied.items() if each in peers}
         self._unapplied[peer] = vitals.unapplied
+        self._drained &= {*peers, self._state.node_id}
+        self._note_drained(peer, vitals.is_drained)
+
+    def drain(self, *, drained: bool) -> None:
+        """Note that an operator wants other nodes to lead than this one, or lets it lead again."""
+        self._has_news = self._has_news or drained != self.is_drained(self._state.node_id)
+        self._note_drained(self._state.node_id, drained)
+
+    def is_drained(self, node_id: int) -> bool:
+        """Return whether an operator wants other nodes to lead than that one; by its last word."""
+        return node_id in self._drained
+
+    def _note_drained(self, node_id: int, is_drained: bool) -> None:
+        if is_drained:
+            self._drained.add(node_id)
+        else:
+            self._drained.discard(node_id)
 
     def has_backlog(self, node_id: int) -> bool:
         """Return whether that node has much to apply, as while its index is made anew; by its last word."""

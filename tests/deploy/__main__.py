@@ -6,6 +6,8 @@ killed      the tool killed at every step of an upgrade and of a replacement, un
 versions    upgrade from the last release to this tree and back, twice, under the same load
 ways-back   a backup under load, restored on other hosts when all are wiped; recovery from one of three nodes
 operations  docs/operations.md, word for word
+large       the start of a node with a long log (--restart-gib); a wiped follower (--wiped-gib) that is replaced under
+            load, beside the time of copying its log
 
 The last line is `RESULT {json}`.
 """
@@ -24,14 +26,16 @@ from tests.chaos.isolation import ISOLATED_VARIABLE, enter_isolation
 from tests.deploy.former import former_bundle
 from tests.deploy.hosts import SSH, hosts
 from tests.deploy.killed import Killed
+from tests.deploy.large import Large
 from tests.deploy.operations import Operations
-from tests.deploy.trial import OTHER_PLACES, PLACES, Bundles, Trial, another_release
+from tests.deploy.trial import OTHER_PLACES, PLACES, Bundles, Sizes, Trial, another_release
 from tests.deploy.verbs import Verbs
 from tests.deploy.versions import Versions
 from tests.deploy.ways_back import WaysBack
 from tests.versions.releases import releases
 
-TRIALS: Final[dict[str, type[Trial]]] = {trial.name: trial for trial in (Verbs, Killed, Versions, WaysBack, Operations)}
+ALL: Final[tuple[type[Trial], ...]] = (Verbs, Killed, Versions, WaysBack, Operations, Large)
+TRIALS: Final = {trial.name: trial for trial in ALL}
 NOT_RUN: Final = 2
 
 
@@ -42,7 +46,11 @@ def main() -> int:
     parser.add_argument("--bundle", type=Path, help="File of `make bundle`; without it, one is made.")
     parser.add_argument("--former", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--trial", action="append", choices=list(TRIALS), help="Run this one (default: all).")
+    for name, default in Sizes()._asdict().items():
+        option = f"--{name.replace('_', '-')}"
+        parser.add_argument(option, type=float, default=default, help=f"GiB of `large` (default: {default:g}).")
     given = parser.parse_args()
+    sizes = Sizes(given.restart_gib, given.wiped_gib)
     if SSH.reason is not None:
         print(f"deploy-test: {SSH.reason}", file=sys.stderr)
         return NOT_RUN
@@ -56,6 +64,7 @@ def main() -> int:
     arguments = ["--bundle", str(given.bundle.absolute())]
     arguments += ["--former", str(given.former.absolute())] if given.former else []
     arguments += [part for name in given.trial or [] for part in ("--trial", name)]
+    arguments += ["--restart-gib", str(sizes.restart_gib), "--wiped-gib", str(sizes.wiped_gib)]
     if (reason := enter_isolation(arguments, "tests.deploy")) is not None:
         print(f"deploy-test: {reason}", file=sys.stderr)
         return NOT_RUN
@@ -67,7 +76,7 @@ def main() -> int:
             former = given.former and (releases()[-1], given.former)
             bundles = Bundles(given.bundle, another, former)
             for trial in given.trial or TRIALS:
-                result |= asyncio.run(TRIALS[trial](report, made, bundles).run())
+                result |= asyncio.run(TRIALS[trial](report, made, bundles, sizes).run())
     report.result(result)
     return 0
 

@@ -22,16 +22,17 @@ class Killed(Trial):
             after = releases(deployment)
             assert (len(after), len(set(after)), set(after) & set(before)) == (3, 1, set()), (before, after)
             number = deployment.leader()
-            kill_and_wipe(deployment, [number])
+            await asyncio.to_thread(kill_and_wipe, deployment, [number])
             replace = await self._killed("replace", str(number), "--bundle", str(self._bundles.another))
             assert releases(deployment) == after
         await self._done("status")
         assert members(deployment) == {1: "voter", 2: "voter", 3: "voter"}
         await self._destroy()
         assert acknowledged
-        # Installation, configuration and restart of three nodes, and the waiting; the four steps of a replacement.
+        # Installation, configuration and restart of three nodes, and the waiting; the steps of a replacement, whose
+        # last one, the waiting, is over when the next run of the tool comes late.
         assert upgrade >= 10, upgrade
-        assert replace >= 4, replace
+        assert replace >= 3, replace
         return {"upgrade_killed": upgrade, "replace_killed": replace}
 
     async def _killed(self, *arguments: str) -> int:

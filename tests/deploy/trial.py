@@ -15,6 +15,7 @@ from keelmq.consuming.group_session import first_offset
 from tests.deploy.hosts import Hosts
 from tests.e2e.cluster_process import wait_for
 from tests.e2e.test_deploy import Deployment
+from tests.patience import RUN_PATIENCE_S
 from tests.versions.releases import Release
 
 PLACES: Final = {1: 1, 2: 2, 3: 3}
@@ -31,15 +32,23 @@ class Bundles(NamedTuple):
     """Of the last release; None where its commit is not in this clone."""
 
 
+class Sizes(NamedTuple):
+    """Logs of the trial `large`, in GiB."""
+
+    restart_gib: float = 2.0
+    wiped_gib: float = 1.0
+
+
 class Trial:
     """One cluster from nothing to its end. A broken promise raises AssertionError."""
 
     name: str = ""
 
-    def __init__(self, report: Report, hosts: Hosts, bundles: Bundles) -> None:
+    def __init__(self, report: Report, hosts: Hosts, bundles: Bundles, sizes: Sizes) -> None:
         self._report = report
         self._hosts = hosts
         self._bundles = bundles
+        self._sizes = sizes
         self._deployment = hosts.deployment(self.name, PLACES)
 
     async def run(self) -> dict[str, object]:
@@ -48,7 +57,7 @@ class Trial:
 
     async def _done(self, *arguments: str, at: Deployment | None = None) -> str:
         self._report.step(" ".join(["keelmq-deploy", *arguments]))
-        return await asyncio.to_thread((at or self._deployment).done, *arguments)
+        return await asyncio.to_thread((at or self._deployment).done, *arguments, patience_s=RUN_PATIENCE_S)
 
     async def _destroy(self, at: Deployment | None = None) -> None:
         await self._done("destroy", "--yes", "e2e", at=at)

@@ -56,8 +56,9 @@ class WaysBack(Trial):
 
     async def _recover(self, other: Deployment) -> int:
         """Lose the hosts of two nodes, and make the third one a cluster, to which the others are added."""
+        before = await messages_of(other)
         async with load(other) as acknowledged:
-            pass
+            await _beyond(before, acknowledged)
         lost = sorted({1, 2, 3} - {survivor := max(other.urls)})
         kill_and_wipe(other, lost)
         refused = await asyncio.to_thread(other.run, "recover", str(survivor))
@@ -65,9 +66,10 @@ class WaysBack(Trial):
         await self._done("recover", str(survivor), ACCEPT, at=other)
         found = await messages_of(other)
         assert found == len(acknowledged)
-        async with load(other):
+        async with load(other) as acknowledged:
             for number in lost:
                 await self._done("add", str(number), "--bundle", str(self._bundles.present), at=other)
+            await _beyond(found, acknowledged)
         assert members(other) == {1: "voter", 2: "voter", 3: "voter"}
         await self._done("status", at=other)
         await self._destroy(at=other)
@@ -77,8 +79,7 @@ class WaysBack(Trial):
     async def _goes_on(self, deployment: Deployment, found: int) -> None:
         """Send what was sent before, which is recognized, and more; restart node by node meanwhile."""
         async with load(deployment) as acknowledged:
-            while len(acknowledged) <= found:
-                await asyncio.sleep(0)
+            await _beyond(found, acknowledged)
             await self._done("restart", at=deployment)
 
 
@@ -86,3 +87,9 @@ def _hashes(output: str) -> set[str]:
     """Return the state hashes that the tool has said: that of the backup, and of each node that was made of it."""
     words = output.replace("(", " ").replace(")", " ").split()
     return {words[at + 2] for at in range(len(words) - 2) if words[at : at + 2] == ["state", "hash"]}
+
+
+async def _beyond(found: int, acknowledged: list[int]) -> None:
+    """Wait until the load has sent more than what the queue had when it began: the rest is recognized."""
+    while len(acknowledged) <= found:
+        await asyncio.sleep(0)

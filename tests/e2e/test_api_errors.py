@@ -288,6 +288,7 @@ TESTED_ELSEWHERE = {
     "no_peer_address": "test_membership.py",
     "change_in_progress": "test_membership.py",
     "not_caught_up": "test_membership.py",
+    "node_drained": "test_node_commands.py",
     "feature_not_enabled": "../versions/test_mixed_versions.py",
     "feature_level_not_known": "../versions/test_mixed_versions.py",
     "feature_level_in_force": "../versions/test_mixed_versions.py",

@@ -75,13 +75,13 @@ class Deployment:
     def command(self, *arguments: str) -> list[str]:
         return [sys.executable, "-m", "deploy.rollout", *arguments, "--inventory", str(self.file)]
 
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, patience_s: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
         command = self.command(*arguments)
-        return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=PATIENCE_S)
+        return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=patience_s)
 
-    def done(self, *arguments: str) -> str:
+    def done(self, *arguments: str, patience_s: float = PATIENCE_S) -> str:
         """Run the tool, which must succeed, and return its output."""
-        ended = self.run(*arguments)
+        ended = self.run(*arguments, patience_s=patience_s)
         assert ended.returncode == 0, ended.stdout + ended.stderr
         return ended.stdout
 
@@ -383,6 +383,7 @@ def test_a_tool_that_is_killed_at_every_step_over_ssh_ends_alike(ssh_deployment:
     deployment.done("upgrade")
     assert deployment.pids() == after
     lose([deployment.root(2)])
-    assert kill_at_steps(deployment, "replace", "2") >= 3
+    # A node that the killed tool has started may be healthy before the next run looks: then it waits for nothing.
+    assert kill_at_steps(deployment, "replace", "2") >= 2
     deployment.done("status")
     assert {number: pid for number, pid in deployment.pids().items() if number != 2} == {1: before[1], 3: before[3]}

@@ -1,4 +1,4 @@
-"""`keelmq client list` and `keelmq node log-level` with a real cluster: every node is asked, also one that is away."""
+"""Commands that ask every node of a real cluster, or a named one: clients, log level, drain; also one that is away."""
 
 import socket
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.e2e.cluster_process import ClusterProcess
+from tests.e2e.cluster_process import ClusterProcess, NodeProcess, wait_for
 from tests.e2e.fixtures import Shell
 
 pytestmark = pytest.mark.process
@@ -60,6 +60,30 @@ def test_what_the_nodes_log_is_changed_and_taken_back(shell: Shell) -> None:
     finally:
         shell("node", "log-level", "reset")
     assert shell.json("node", "log-level")["nodes"] == before
+
+
+def drained_at(node: NodeProcess) -> set[int]:
+    """Return the nodes that are drained as far as this one knows."""
+    status = node.status()
+    return set() if status is None else {each["node_id"] for each in status["nodes"] if each["drained"]}
+
+
+def test_a_drained_node_hands_over_and_is_not_asked_to_lead(shell: Shell) -> None:
+    drained = shell.cluster.wait_leader().node_id
+    try:
+        assert shell.json("node", "drain", str(drained)) == {"node_id": drained, "drained": True, "leads": False}
+        leader = shell.cluster.wait_leader()
+        assert leader.node_id != drained
+        wait_for(lambda: drained_at(leader) == {drained}, "the leader to hear of it")
+        assert "follower, drained" in shell("cluster", "status").stdout
+        refused = shell("cluster", "transfer", str(drained), code=1)
+        assert f"next: keelmq node undrain {drained}" in refused.stderr
+        assert shell.cluster.wait_leader() is leader
+    finally:
+        assert f"node {drained} may lead again" in shell("node", "undrain", str(drained)).stdout
+    wait_for(lambda: drained_at(leader) == set(), "the leader to hear of the end")
+    shell("cluster", "transfer", str(drained))
+    assert "no node 9 answers" in shell("node", "drain", "9", code=1).stderr
 
 
 def test_a_node_that_is_not_there_is_named(shell: Shell) -> None:

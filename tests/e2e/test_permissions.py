@@ -71,6 +71,7 @@ BODIES: Final[dict[tuple[str, str], Any]] = {
     ("POST", "/v1/cluster/members"): {"node_id": 9, "peer_address": "127.0.0.1:1", "url": "http://127.0.0.1:1"},
     ("PUT", "/v1/cluster/settings"): {},
     ("PUT", "/v1/cluster/log-level"): {"level": "info"},
+    ("PUT", "/v1/cluster/drain"): {"drained": False},
     ("POST", "/v1/cluster/join-tokens"): {"node_id": 9},
     ("POST", "/v1/cluster/join"): {"node_id": 9},
 }

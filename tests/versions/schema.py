@@ -127,12 +127,16 @@ def _of_struct(kind: type[msgspec.Struct], level: int) -> Iterator[str]:
     hints = typing.get_type_hints(kind)  # without Meta: it limits the accepted values, not their form
     for field in msgspec.structs.fields(kind):
         if FEATURES.level_of(f"{kind.__name__}.{field.name}") <= level:
-            default = "" if field.required else f" = {_default(field)}"
+            default = "" if field.required else f" = {_default(field, level)}"
             hint = _with_words(_at_level(hints[field.name], level), f"{kind.__name__}.{field.name}", level)
             yield f"    {field.name}: {_type(hint)}{default}"
 
 
-def _default(field: msgspec.structs.FieldInfo) -> str:
+def _default(field: msgspec.structs.FieldInfo, level: int) -> str:
+    if isinstance(field.default, msgspec.Struct):
+        kind = type(field.default).__name__
+        known = (name for name in field.default.__struct_fields__ if FEATURES.level_of(f"{kind}.{name}") <= level)
+        return f"{kind}({', '.join(f'{name}={getattr(field.default, name)!r}' for name in known)})"
     if field.default is not msgspec.NODEFAULT:
         return repr(field.default)
     return f"{getattr(field.default_factory, '__name__', field.default_factory)}()"

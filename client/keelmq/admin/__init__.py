@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from keelmq.admin.nodes import ConsumedGroup as ConsumedGroup
     from keelmq.admin.nodes import LogLevel as LogLevel
     from keelmq.admin.nodes import NodeCalls as NodeCalls
+    from keelmq.admin.nodes import NodeDrain as NodeDrain
     from keelmq.admin.producer_groups import ProducerGroup as ProducerGroup
     from keelmq.admin.producer_groups import ProducerGroups as ProducerGroups
     from keelmq.admin.quotas import QuotaUsage as QuotaUsage
@@ -118,6 +119,7 @@ _MODULES = {
     "JoinToken": "changes",
     "LogHolder": "cluster",
     "LogLevel": "nodes",
+    "NodeDrain": "nodes",
     "MessagePage": "messages",
     "MessageTrace": "traces",
     "NewToken": "users",

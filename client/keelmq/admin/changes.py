@@ -51,10 +51,13 @@ class RebuildStarted(View, frozen=True, kw_only=True):
 
 
 class NodeBuild(View, frozen=True, kw_only=True):
-    """The version of a node and the feature levels that it knows; None while the node is not connected."""
+    """The version of a node, the commit that it was built from, and the feature levels that it knows; None while the
+    node is not connected, the commit also of a build that names none.
+    """
 
     node_id: int
     version: str | None = None
+    commit: str | None = None
     feature_level_min: int | None = None
     feature_level_max: int | None = None
 

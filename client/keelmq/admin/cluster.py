@@ -13,6 +13,7 @@ class NodeStatus(View, frozen=True, kw_only=True):
     node_id: int
     url: str
     connected: bool = False
+    drained: bool = False
     match_index: int = 0
     snapshot_percent: int | None = None
     peer_address: str = ""
@@ -21,6 +22,7 @@ class NodeStatus(View, frozen=True, kw_only=True):
     disk_is_low: bool | None = None
     sync_ms: int | None = None
     version: str | None = None
+    commit: str | None = None
     feature_level_min: int | None = None
     feature_level_max: int | None = None
 
@@ -128,5 +130,6 @@ class ClusterStatus(View, frozen=True, kw_only=True):
     log_readers: tuple[LogReaderStatus, ...] = ()
     alarms: tuple[Alarm, ...] = ()
     version: str | None = None
+    commit: str | None = None
     feature_level: int | None = None
     admin_url: str | None = None

@@ -1,4 +1,6 @@
-"""Administration calls about the node that is asked: its clients, its log level and its audit, and their answers."""
+"""Administration calls about the node that is asked, and their answers: its clients, its log level, whether it is
+drained, its audit.
+"""
 
 import msgspec
 
@@ -41,6 +43,16 @@ class LogLevel(View, frozen=True, kw_only=True):
     loggers: dict[str, str]
 
 
+class NodeDrain(View, frozen=True, kw_only=True):
+    """Whether a node is drained: an operator wants other nodes to lead. It `leads` all the same while none could take
+    over.
+    """
+
+    node_id: int
+    drained: bool
+    leads: bool = False
+
+
 class NodeCalls:
     """Asks one node about itself, and never another one. The caller owns `connection`, which knows this node alone."""
 
@@ -63,6 +75,20 @@ class NodeCalls:
         """
         body = {"level": level, "logger": logger}
         return await self._calls.view(LogLevel, "PUT", "/v1/cluster/log-level", body, anywhere=True)
+
+    async def drain(self) -> NodeDrain:
+        """Have other nodes lead in place of this one, until `undrain` or its next start; a leader hands over. Needs the
+        permission `admin` on the cluster.
+        """
+        return await self._calls.view(NodeDrain, "PUT", "/v1/cluster/drain", {"drained": True}, anywhere=True)
+
+    async def undrain(self) -> NodeDrain:
+        """Let this node lead again. Needs the permission `admin` on the cluster."""
+        return await self._calls.view(NodeDrain, "PUT", "/v1/cluster/drain", {"drained": False}, anywhere=True)
+
+    async def drained(self) -> NodeDrain:
+        """Return whether this node is drained. Needs the permission `describe` on the cluster."""
+        return await self._calls.view(NodeDrain, "GET", "/v1/cluster/drain", anywhere=True)
 
     async def audit(
         self, wanted: AuditFilter | None = None, *, limit: int | None = None, after: str | None = None

@@ -131,3 +131,20 @@ def test_a_reader_of_the_log_is_shown_where_it_was_last(capsys: pytest.CaptureFi
     ], lines
     _print_log_readers([status(1)])
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("own", "shown"),
+    [
+        ({"commit": "0123456789ab"}, "0.3.0 0123456789ab (1-2)"),
+        ({"commit": None}, "0.3.0 (1-2)"),
+        ({}, "0.3.0 (1-2)"),  # a node of an earlier version
+    ],
+)
+async def test_the_status_names_the_commit_of_a_build(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], own: dict[str, Any], shown: str
+) -> None:
+    nodes = [{"node_id": 1, "url": NODES[1], "feature_level_min": 1, "feature_level_max": 2}]
+    _, answers = await answers_of(monkeypatch, NODES[1], lambda _: view(1, version="0.3.0", nodes=nodes, **own))
+    assert _show(answers, as_json=False)
+    assert shown in capsys.readouterr().out

@@ -115,6 +115,8 @@ READ = (
     Sent(_listing("clients", admin.ConnectedClient), "get", "/v1/cluster/clients"),
     Sent(admin.LogLevel, "get", "/v1/cluster/log-level"),
     Sent(admin.LogLevel, "put", "/v1/cluster/log-level"),
+    Sent(admin.NodeDrain, "get", "/v1/cluster/drain"),
+    Sent(admin.NodeDrain, "put", "/v1/cluster/drain"),
     Sent(admin.AuditPage, "get", "/v1/audit"),
     Sent(admin.PrincipalInfo, "get", "/v1/principal"),
     Sent(_listing("users", admin.UserInfo), "get", "/v1/users"),

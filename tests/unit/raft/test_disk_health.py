@@ -303,4 +303,4 @@ def test_who_has_much_to_apply_hands_over_to_who_has_not(time: Time) -> None:
         world.node.on_message(peer, vitals)
     assert leadership.own_fitness == Fitness(has_backlog=True)
     assert leadership.successor() == 3
-    assert world.node._vital_signs.of(2).unapplied == 2 + BACKLOG_ENTRIES - world.node.state.last_applied
+    assert world.node.vital_signs.of(2).unapplied == 2 + BACKLOG_ENTRIES - world.node.state.last_applied

@@ -10,11 +10,13 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+import raft.feature_levels
 from raft.errors import MembershipRefused, ProtocolError
 from raft.feature_levels import FeatureLevels, own_build, refusal_of_build
 from raft.library import FOLLOWER, LEADER
 from raft.membership import Configuration, decode_configuration, encode_configuration
-from raft.messages import Build, Vitals, decode, encode, make_append
+from raft.messages import Build, Challenge, Hello, Vitals, decode, encode, make_append
+from raft.peers.handshake import opener_statement
 from store.features import FEATURES, LEVELS, FeatureLevel, LevelOf, UnknownFeatureLevel
 from store.log.record import KIND_CONFIG, KIND_ENTRY, KIND_NOOP, Entry
 from store.version import VERSION
@@ -301,3 +303,23 @@ def test_a_message_has_what_its_receiver_knows() -> None:
         lengths.append(len(msgspec.msgpack.decode(frame[12:])))
     fields = len(Vitals.__struct_fields__)
     assert lengths == [fields, fields + 1], "the tag is the first element"
+
+
+def test_a_build_names_its_commit_to_peers_that_know_of_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commit comes behind what 0.2.0 reads of a build, and the proofs of both sides are as without it."""
+
+    class FormerBuild(msgspec.Struct, array_like=True):
+        version: str = ""
+        level_min: int = 1
+        level_max: int = 1
+
+    silent = own_build()
+    monkeypatch.setattr(raft.feature_levels, "COMMIT", "0123456789ab")
+    named = own_build()
+    assert (silent.commit, named.commit) == ("", "0123456789ab")
+    said = msgspec.msgpack.encode(named)
+    former = msgspec.msgpack.decode(said, type=FormerBuild)
+    assert (former.version, former.level_max) == (VERSION, HIGHEST)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(former), type=Build).commit == ""
+    hellos = [Hello("shop", 1, 2, 3, "disk", build=build) for build in (silent, named)]
+    assert len({opener_statement(hello, Challenge(b"n")) for hello in hellos}) == 1

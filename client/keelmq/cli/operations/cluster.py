@@ -211,7 +211,8 @@ async def _ask(url: str, servers: str) -> Answer:
 
 
 def role_of(status: "ClusterStatus") -> str:
-    """Return the role that the node reports for itself, with the percentage of a snapshot that it is receiving.
+    """Return the role that the node reports for itself, whether it is drained, and the percentage of a snapshot that it
+    is receiving.
 
     A learner is a follower without a vote.
     """
@@ -221,6 +222,7 @@ def role_of(status: "ClusterStatus") -> str:
     if mine is None:
         return status.role
     role = "learner" if mine.membership == "learner" else status.role
+    role += ", drained" if mine.drained else ""
     return role if mine.snapshot_percent is None else f"{role}, snapshot {mine.snapshot_percent} %"
 
 

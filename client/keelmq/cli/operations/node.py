@@ -9,8 +9,11 @@ from keelmq.cli.operations.each_node import OneNode, ask_each
 from keelmq.cli.output import DEFAULT_SERVERS, EXIT_ERROR, AsJson, Servers, print_json, print_table, run, say
 
 if TYPE_CHECKING:
-    from keelmq.admin import LogLevel, NodeCalls
+    from collections.abc import Awaitable, Callable
 
+    from keelmq.admin import LogLevel, NodeCalls, NodeDrain
+
+NodeId = Annotated[int, typer.Argument(metavar="NODE_ID", help="Id of the node.")]
 Level = Literal["debug", "info", "warning", "error", "reset"]
 
 app = typer.Typer(no_args_is_help=True, help="Single nodes while they run.")
@@ -70,6 +73,40 @@ def log_level(
             say("not stored: until the next start or SIGHUP of the node")
     if silent:
         raise typer.Exit(EXIT_ERROR)
+
+
+@app.command(epilog="Example:  keelmq node drain 2")
+def drain(node_id: NodeId, servers: Servers = DEFAULT_SERVERS, as_json: AsJson = False) -> None:
+    """Have other nodes lead: a leader hands over, and does not stand again while another node can lead.
+
+    The node keeps its data, votes and serves reads. Nothing is stored: its next start ends it, as undrain does.
+
+    Exit code 1 if it leads all the same, because no other voter could take over.
+    """
+    answer = _change(node_id, servers, lambda calls: calls.drain(), as_json=as_json)
+    if not as_json:
+        say(f"node {node_id} is drained until its next start" + (", and still leads" if answer.leads else ""))
+    if answer.leads:
+        say(f"node {node_id} leads until another voter can: see keelmq cluster status", file=sys.stderr)
+        raise typer.Exit(EXIT_ERROR)
+
+
+@app.command(epilog="Example:  keelmq node undrain 2")
+def undrain(node_id: NodeId, servers: Servers = DEFAULT_SERVERS, as_json: AsJson = False) -> None:
+    """Let a drained node lead again."""
+    _change(node_id, servers, lambda calls: calls.undrain(), as_json=as_json)
+    if not as_json:
+        say(f"node {node_id} may lead again")
+
+
+def _change(
+    node_id: int, servers: str, work: "Callable[[NodeCalls], Awaitable[NodeDrain]]", *, as_json: bool
+) -> "NodeDrain":
+    (asked,) = run(servers, lambda _: ask_each(servers, work, node_id), as_json=as_json)
+    assert asked.answer is not None, "a named node that cannot be asked is an error"
+    if as_json:
+        print_json(asked.answer.document)
+    return asked.answer
 
 
 def _row(shown: "LogLevel") -> list[object]:

@@ -34,15 +34,23 @@ def upgrade(
         return
     done = "raised" if answer.raised else "nothing to do"
     say(f"{done}: feature level {answer.feature_level} is in force")
-    rows = [(node.node_id, node.version, _levels(node)) for node in answer.nodes]
+    rows = [(node.node_id, _named(node), _levels(node)) for node in answer.nodes]
     print_table(None, ["node", "version", "feature levels"], rows)
 
 
 def build_of(status: "ClusterStatus") -> str | None:
-    """Return version and feature levels of a node by its own view; None for a node that does not name its version."""
+    """Return version, commit and feature levels of a node by its own view; None for a node that does not name its
+    version.
+    """
     mine = next((each for each in status.nodes if each.node_id == status.node_id), None)
     levels = None if mine is None else _levels(mine)
-    return status.version if levels is None else f"{status.version} ({levels})"
+    version = _named(status)
+    return version if levels is None else f"{version} ({levels})"
+
+
+def _named(build: "NodeBuild | ClusterStatus") -> str | None:
+    """Return the version with the commit behind it, if the build names one."""
+    return f"{build.version} {build.commit}" if build.version and build.commit else build.version
 
 
 def _levels(node: "NodeBuild | NodeStatus") -> str | None:
