@@ -7,9 +7,9 @@ The harness must notice this.
 from store.state.machine import StateMachine
 
 
-def flush(self: StateMachine) -> int:
-    """Claim success and do nothing."""
+def applied_index(self: StateMachine) -> int:
+    """Claim that all that is applied is on disk."""
     return self.applied_index
 
 
-StateMachine.flush = flush  # type: ignore[method-assign]
+StateMachine.flushed_index = property(applied_index)  # type: ignore[method-assign, assignment]
