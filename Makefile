@@ -32,8 +32,8 @@ SEEDS ?= 50
 SEED ?=
 FIRST_SEED ?=
 PYTEST_ARGS ?=
-# End-to-end tests wait a third of their time, so that three workers keep two cores busy.
-TEST_WORKERS ?= 3
+# End-to-end tests wait for much of their time: with four workers two cores are nine tenths busy.
+TEST_WORKERS ?= 4
 SIM_ARGS ?=
 MUTANT ?=
 NEMESIS ?= all
