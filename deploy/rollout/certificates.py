@@ -1,11 +1,17 @@
 """The authority and certificates of a deployment, in a directory beside its inventory."""
 
+import functools
+import glob
+import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from deploy.broker_process import die_with_parent
 from deploy.rollout.inventory import CERTIFICATES_END, TLS_FILES, Inventory, Node
 
 AUTHORITY: Final = "ca.crt"
@@ -16,7 +22,11 @@ class CertificateError(Exception):
 
 
 class Certificates:
-    """The certificates that `keelmq cert` makes for the nodes of one inventory. Raises CertificateError."""
+    """The certificates that `keelmq cert` makes for the nodes of one inventory. Raises CertificateError.
+
+    The command ends with the tool. So what a killed tool was making is there as a whole, not at all, or a key without
+    its certificate, which the next run makes; nobody else goes on with it.
+    """
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
@@ -30,15 +40,30 @@ class Certificates:
         return (self.directory / f"node-{node.id}.crt").exists()
 
     def make_authority(self) -> None:
-        self._keelmq_cert("ca", str(self.directory))
+        """Make the authority beside its directory, which it becomes at once."""
+        beginning = f".{self.directory.name}."
+        for left in self.directory.parent.glob(
+            f"{glob.escape(beginning)}*"
+        ):  # by a tool that was killed; it never signed anything
+            shutil.rmtree(left, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix=beginning, dir=self.directory.parent) as beside:
+            made = Path(beside) / "pki"
+            self._keelmq_cert("ca", str(made))
+            try:
+                made.rename(self.directory)
+            except OSError as error:
+                reason = f"{self.directory} is there without {AUTHORITY} ({error.strerror})"
+                raise CertificateError(f"{reason}: put the authority's files into it, or remove it") from None
+        _sync(self.directory.parent)
 
     def make(self, node: Node) -> None:
         """Make the certificate of the node, or another one for its key if it has one."""
         urls = {urlsplit(url).hostname or "" for url in (node.url, node.admin_url)}
         hosts = {node.peer.rsplit(":", 1)[0].strip("[]"), *urls, *node.names} - {""}
         named = [part for host in sorted(hosts) for part in ("--host", host)]
+        has_key = (self.directory / f"node-{node.id}.key").exists()
         identity = ["--cluster-id", self._inventory.cluster.id, "--node-id", str(node.id)]
-        self._keelmq_cert("node", str(self.directory), *identity, *named, *(["--renew"] if self.has(node) else []))
+        self._keelmq_cert("node", str(self.directory), *identity, *named, *(["--renew"] if has_key else []))
 
     def files(self, node: Node) -> list[tuple[str, Path, int]]:
         """Return name and mode at the node, and path here, of each file of the node."""
@@ -47,6 +72,16 @@ class Certificates:
 
     def _keelmq_cert(self, *arguments: str) -> None:
         command = [str(Path(sys.executable).parent / "keelmq"), "cert", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True)  # noqa: S603
+        ends = functools.partial(die_with_parent, os.getpid())
+        done = subprocess.run(command, capture_output=True, text=True, preexec_fn=ends)  # noqa: S603
         if done.returncode != 0:
             raise CertificateError(f"keelmq cert: {(done.stderr or done.stdout).strip()}")
+
+
+def _sync(directory: Path) -> None:
+    """Bring the names in the directory to disk."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
