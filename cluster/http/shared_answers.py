@@ -15,7 +15,7 @@ from cluster.core.core import Core
 from cluster.http.routes import AGE_HEADER, APPLIED_INDEX_HEADER, Handler, Route
 
 KEPT_MS: Final = 5_000
-"""An older answer is for nobody, whatever age he takes."""
+"""Age beyond which no client gets an answer, whatever age it takes."""
 ANSWERS_MAX: Final = 32
 BODY_BYTES_MAX: Final = 256 << 10
 

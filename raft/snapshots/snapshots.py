@@ -112,6 +112,7 @@ class Snapshots:
     def forget(self, peer: int, reason: str) -> None:
         """End a transfer to the peer, whose connection or disk is gone. A new one begins when it is needed again."""
         self._wanted.discard(peer)
+        self._refusals.pop(peer, None)
         if peer in self._senders:
             self._end(peer, reason)
 
@@ -119,7 +120,6 @@ class Snapshots:
         """End a transfer to the peer, which was removed from the cluster, and keep no log for it."""
         self.forget(peer, "it was removed from the cluster")
         self._pins.pop(peer, None)
-        self._refusals.pop(peer, None)
         self._not_before_s.pop(peer, None)
 
     def lose_leadership(self) -> None:

@@ -94,6 +94,7 @@ class Index:
         self._batch: WriteBatch | None = None
         """The write of the first `_prepared_rows` staged keys, while it is being prepared and until it is written."""
         self._prepared_rows = 0
+        self._failures_told = 0
         self.write_waits = 0
         """How often a writer has waited, since the start, because RocksDB took no writes."""
         self._write_options = WriteOptions()
@@ -334,9 +335,17 @@ class Index:
 
     def begin_flush(self) -> bool:
         """Start a flush without waiting. Return False while an earlier flush is not done, for which RocksDB would wait,
-        or while it takes no writes, when it would refuse.
+        or while it takes no writes, when it would refuse. Raises DiskFull or DiskError, once, when the earlier one has
+        failed.
         """
-        if self.is_flushing or self._database.property_int_value("rocksdb.is-write-stopped"):
+        number = self._database.property_int_value
+        if self.is_flushing:
+            failures = number("rocksdb.background-errors") or 0
+            if failures > self._failures_told:
+                self._failures_told = failures
+                self.flush()  # RocksDB tells only those who wait, at once
+            return False
+        if number("rocksdb.is-write-stopped"):
             return False
         self.flush(wait=False)
         return True

@@ -1,5 +1,6 @@
 """An entry that costs much is applied in steps: neither the state nor a restart knows where it paused."""
 
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,7 @@ from store.messages.timers import Timer, TimerKey, Timers
 from store.snapshots.snapshot import SnapshotReader
 from store.state.machine import SMALL_PER_STEP, StateMachine
 from store.steps import ITEMS_PER_STEP
+from tests.patience import PATIENCE_S
 from tests.unit.store.counted_work import work_of
 from tests.unit.store.replica import Replica, bring_to_disk, dump, header, prepare, produce
 from tests.unit.store.stopped_index import go_on, stop_writes
@@ -395,6 +397,27 @@ def test_what_a_flush_has_begun_with_counts_once_it_is_on_disk(
         assert replica.machine.flushed_index == before
     replica.index.flush()
     assert replica.machine.flushed_index == before + 1, "no flush that it knows of had the last entry"
+
+
+def test_a_flush_that_has_failed_in_the_background_is_told_once(tmp_path: Path) -> None:
+    """RocksDB tells only those who wait: an idle node would not hear of it."""
+    replica = Replica(tmp_path / "index")
+    replica.one(PutTopic("orders", 1))
+    written = bring_to_disk(replica.machine)
+    replica.one(PutTopic("items", 1))
+    (tmp_path / "index").rename(tmp_path / "gone")
+    assert replica.machine.begin_flush()
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not replica.index._database.property_int_value("rocksdb.background-errors"):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.001)
+    with pytest.raises(DiskError, match=r"flush .*No such file"):
+        replica.machine.begin_flush()
+    assert not replica.machine.begin_flush()
+    assert replica.machine.flushed_index == written
+    (tmp_path / "gone").rename(tmp_path / "index")
+    with pytest.raises(DiskError):
+        replica.close()
 
 
 def test_apply_does_not_wait_for_an_index_whose_disk_has_failed(tmp_path: Path) -> None:
