@@ -89,6 +89,8 @@ class Broker:
         )
         self._raft = RaftNode(raft_config(config, data_directory), opened.storage, events, clock)
         data_directory.belong_to(self._state.cluster_uid)
+        if former is not None and former._raft.vital_signs.is_drained(config.node_id):
+            self._raft.vital_signs.drain(drained=True)  # it opens again and was not started again
         self._raft.on_applied(self._note_cluster)
         self.core: Core = Core(
             config,

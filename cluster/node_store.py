@@ -2,6 +2,8 @@
 
 import logging
 import shutil
+import threading
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -40,7 +42,7 @@ class NodeStore:
         self.disk = disk = MeasuredDisk(metrics)
         self.waiters = AppliedWaiters()
         directory = str(path)
-        places = IndexDirectories(directory)
+        self._places = places = IndexDirectories(directory, begin_in_thread)
         installed = finish_install(disk, directory, places)
         if installed is not None:
             metrics.snapshot_received(installed.received_bytes, installed.received_ms / 1000)
@@ -71,6 +73,7 @@ class NodeStore:
         """
         self.log.close()
         self._close_index()
+        self._places.close()
         self._watermarks.sync()
         self._watermarks.close()
 
@@ -79,6 +82,13 @@ class NodeStore:
             self._index.close()
         except DiskError as error:
             logger.warning("the index was not brought to disk: %s; the log has the missing entries", error)
+
+
+def begin_in_thread(work: Callable[[], None]) -> Callable[[], None]:
+    """Begin the work in a thread of its own; return a function that waits for its end."""
+    thread = threading.Thread(target=work, name="discard-snapshot")
+    thread.start()
+    return thread.join
 
 
 def _background_sync(config: NodeConfig, metrics: Metrics, disk: Disk, log: CommitLog) -> BackgroundSync | None:

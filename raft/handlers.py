@@ -227,6 +227,8 @@ class SafeRaft:
         self.vital_signs.tell_if_due()
         if state.role == LEADER:
             self.snapshots.tick()
+        else:
+            self.snapshots.look()
 
     @property
     def commit_limit(self) -> int:

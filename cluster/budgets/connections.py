@@ -130,18 +130,26 @@ class Connections:
         """Return whether to note again who is at the other end of the connection."""
         return connection.notes.is_look_due(self._steady_s())
 
-    def count_for(self, connection: "Connection", holder: str, holdings: Holdings) -> None:
+    def count_for(
+        self, connection: "Connection", holder: str, holdings: Holdings, beside: "Connections | None" = None
+    ) -> None:
         """Count the connection for who sends its requests now, and close an idle one of the same holder if there is no
-        room. Raises Problem quota_exceeded or overloaded when none is idle.
+        room, also of the listener `beside` if its quota, which holds for both, is used up. Raises Problem.
         """
         try:
             connection.notes.counts_for(holder, holdings, self.listener)
-        except Problem:
-            idle = next((each for each in self._main.idle if each.notes.holder == holder), None)
-            if idle is None:
+        except Problem as problem:
+            counted = (self,) if beside is None or problem.code != "quota_exceeded" else (self, beside)
+            if not any(each.close_idle_of(holder) for each in counted):
                 raise
-            self._close_idle(idle, "idle")
             connection.notes.counts_for(holder, holdings, self.listener)
+
+    def close_idle_of(self, holder: str) -> bool:
+        """Close an idle connection of the holder; return whether there was one."""
+        idle = self._main.idle_of(holder)
+        if idle is not None:
+            self._close_idle(idle, "idle")
+        return idle is not None
 
     def note_producer(self, protocol: object, group: str) -> None:
         """Note that the client of the server's `protocol`, if it is counted here, sends transactions of the group."""
@@ -263,6 +271,10 @@ class _Pool:
     @property
     def idle(self) -> list["Connection"]:
         return [connection for of_address in self._idle.values() for connection in of_address]
+
+    def idle_of(self, holder: str) -> "Connection | None":
+        idle = itertools.chain.from_iterable(self._idle.values())
+        return next((each for each in idle if each.notes.holder == holder), None)
 
     def add(self, connection: "Connection") -> None:
         self.budget.take(connection.address, 1)

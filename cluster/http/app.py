@@ -187,7 +187,8 @@ def _look(core: Core, request: web.Request, connections: Connections, connection
     connection.notes.look(request, name)
     holder = connection.address if name in (None, ANONYMOUS_NAME) else f"{time_shares.PRINCIPAL_SENDER}{name}"
     try:
-        connections.count_for(connection, holder, core.holdings)
+        beside = core.admin_connections if connections is core.connections else core.connections
+        connections.count_for(connection, holder, core.holdings, beside)
     except Problem:
         if not _is_administration(request):
             raise

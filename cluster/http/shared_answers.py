@@ -32,6 +32,7 @@ class _Answer(NamedTuple):
 
     begun_ms: int
     made: "asyncio.Future[_Made | None]"
+    end: asyncio.TimerHandle
 
 
 class SharedAnswers:
@@ -55,19 +56,22 @@ class SharedAnswers:
             known = self._answers.get(path)
             if known is not None and self._age_ms(known) <= age_max_ms:
                 made = await asyncio.shield(known.made)
-                if made is not None:
+                if made is not None and self._age_ms(known) <= age_max_ms:
                     return web.Response(body=made.body, headers={**made.headers, AGE_HEADER: str(self._age_ms(known))})
             return await self._make(path, inner, request)
 
         return handler
 
     async def _make(self, path: str, inner: Handler, request: web.Request) -> web.StreamResponse:
-        core = self._core
-        answer = _Answer(self._now_ms(), asyncio.get_running_loop().create_future())
-        while len(self._answers) >= ANSWERS_MAX:
-            del self._answers[next(iter(self._answers))]
-        self._answers[path] = answer
-        asyncio.get_running_loop().call_later(KEPT_MS / 1_000, self._forget, path, answer)
+        core, loop = self._core, asyncio.get_running_loop()
+        becoming: asyncio.Future[_Made | None] = loop.create_future()
+        end = loop.call_later(KEPT_MS / 1_000, self._forget, path, becoming)
+        before = self._answers.pop(path, None)
+        while before is not None or len(self._answers) >= ANSWERS_MAX:
+            before = before or self._answers.pop(next(iter(self._answers)))
+            before.end.cancel()  # which else keeps the body for as long
+            before = None
+        self._answers[path] = _Answer(self._now_ms(), becoming, end)
         applied_index = core.raft.applied_index
         made: _Made | None = None
         try:
@@ -78,13 +82,15 @@ class SharedAnswers:
                 made = _Made(body, dict(response.headers))
             response.headers[AGE_HEADER] = "0"
         finally:
-            answer.made.set_result(made)
+            becoming.set_result(made)
             if made is None:
-                self._forget(path, answer)
+                end.cancel()
+                self._forget(path, becoming)
         return response
 
-    def _forget(self, path: str, answer: _Answer) -> None:
-        if self._answers.get(path) is answer:
+    def _forget(self, path: str, made: "asyncio.Future[_Made | None]") -> None:
+        known = self._answers.get(path)
+        if known is not None and known.made is made:
             del self._answers[path]
 
     def _age_ms(self, answer: _Answer) -> int:

@@ -30,18 +30,12 @@ def disk_gauges(core: Core) -> Iterator[Metric]:
         "1 while RocksDB stops all writes, and entries wait to be applied",
         index.is_write_stopped,
     )
-    yield gauge(
-        "keelmq_index_delayed_write_bytes_per_second",
-        "Rate to which RocksDB holds writes, because it falls behind; 0 while it holds none",
-        index.delayed_write_bytes_per_s,
-    )
     stalls = CounterMetricFamily(
         "keelmq_index_stalls",
-        "How often RocksDB has stopped all writes (stop), begun to delay them (delay), or had entries wait (wait)",
+        "How often RocksDB has stopped all writes (stop), and how often entries had to wait for it (wait)",
         labels=["kind"],
     )
     stalls.add_metric(["stop"], index.write_stops)
-    stalls.add_metric(["delay"], index.write_delays)
     stalls.add_metric(["wait"], index.write_waits)
     yield stalls
 

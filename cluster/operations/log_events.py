@@ -209,6 +209,12 @@ class EventsPage:
                     self._close(run, outcome)
                     run = _Run(run.end_row + event.rows)
                     self.next_event = ordinal + 1
+                    if pace.is_over:  # further on than it began, also without a frame
+                        if self.next_event == len(outcome.events):
+                            self.next_index, self.next_event = self.next_index + 1, 0
+                        return False
+                    if pace.is_tired:
+                        await pace.rest()
                     continue
                 encoded = _encode(await self._view(event, outcome.filters, outcome.principal_of(ordinal)))
             except LogTruncated:

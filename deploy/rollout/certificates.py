@@ -41,7 +41,7 @@ class Certificates:
 
     def make_authority(self) -> None:
         """Make the authority beside its directory, which it becomes at once."""
-        beginning = f".{self.directory.name}."
+        beginning = f".{self.directory.name}.making-"
         for left in self.directory.parent.glob(
             f"{glob.escape(beginning)}*"
         ):  # by a tool that was killed; it never signed anything

@@ -34,6 +34,7 @@ class _Incoming:
         self.base = LogBase(begin.base_position, begin.base_index, begin.base_term)
         self.writer = SnapshotWriter(index)
         self.received = 1  # number of messages, including SnapshotBegin
+        self.end: SnapshotEnd | None = None  # which has come, and waits for the disk
         self.begun_s = self.logged_s = now()
 
     @property
@@ -71,16 +72,18 @@ class SnapshotReceiver:
         """Approximate percentage of the snapshot that has arrived; None while none is received."""
         return None if self._incoming is None else self._incoming.percent
 
+    @property
+    def receives(self) -> bool:
+        """True while a transfer is under way."""
+        return self._incoming is not None
+
     def abort(self, reason: str) -> None:
-        """Throw the received part away and log the reason; do nothing while no snapshot is received."""
+        """Throw the received part away, in the background, and log the reason. Does nothing while none is received."""
         incoming, self._incoming = self._incoming, None
         if incoming is None:
             return
         log.warning("giving up the snapshot of node %d at %d %%: %s", incoming.peer, incoming.percent, reason)
-        try:
-            self._store.discard_incoming(incoming.index)
-        except DiskError as error:  # the next start, or the next snapshot, removes it
-            log.warning("the received part of the snapshot cannot be removed before the next one or a start: %s", error)
+        self._store.discard_incoming(incoming.index)
 
     def on_begin(self, peer: int, message: SnapshotBegin) -> None:
         incoming = self._incoming
@@ -93,7 +96,7 @@ class SnapshotReceiver:
             try:
                 index = self._store.open_incoming()
             except (IndexDamaged, DiskError) as error:
-                objection = f"no room for it: {error}"
+                objection = f"it cannot be stored: {error}"
         if objection is not None:
             self._reject(peer, message, objection)
             return
@@ -112,9 +115,9 @@ class SnapshotReceiver:
         if incoming is None:
             return
         if message.number == incoming.received:
-            if incoming.index.is_write_stopped:
-                return  # RocksDB would hold the loop until its disk has kept up; the leader sends it again
             try:
+                if not incoming.writer.is_written():
+                    return  # the disk does not keep up; the leader sends it again
                 self._store.require_room()
                 incoming.writer.add(message.data)
             except SnapshotRefused as error:
@@ -134,17 +137,32 @@ class SnapshotReceiver:
         if message.number != incoming.received:
             self._acknowledge(incoming)
             return
+        incoming.end = message
+        self._end(incoming, message)
+
+    def look(self) -> None:
+        """Go on with a transfer that has ended and waits for the disk, which the loop does not."""
+        incoming = self._incoming
+        if incoming is not None and incoming.end is not None:
+            try:
+                self._end(incoming, incoming.end)
+            except ProtocolError as error:  # no message brought this up, and the peer's connection may be another one
+                self._give_up(incoming, str(error))
+
+    def _end(self, incoming: _Incoming, message: SnapshotEnd) -> None:
         begin = incoming.begin
         objection = self._objection(begin)
         if objection is not None:
             self._give_up(incoming, objection)
             return
         try:
-            incoming.writer.finish(message.pairs, message.checksum, begin.index, begin.state_hash)
+            incoming.writer.check(message.pairs, message.checksum, begin.index, begin.state_hash)
+            is_durable = incoming.writer.is_durable()
         except Exception as error:  # SnapshotRefused, or what RocksDB raises
             self._give_up(incoming, f"it is not whole: {error}")
             return
-        self._decide(incoming)
+        if is_durable:
+            self._decide(incoming)
 
     def _decide(self, incoming: _Incoming) -> None:
         begin, writer = incoming.begin, incoming.writer

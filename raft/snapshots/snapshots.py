@@ -6,6 +6,7 @@ that base on.
 """
 
 import logging
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -33,6 +34,7 @@ RETRY_TIMEOUTS = 1
 PIN_TIMEOUTS = 60
 """Election timeouts since a peer's last progress for which the log stays for it after its snapshot."""
 PROGRESS_LOG_S = 5.0
+_NUMBERS = re.compile(r"\d+")
 DIFFERS = "its copy differs from the others, and stays as it is until an operator has it rebuilt"
 
 
@@ -86,8 +88,8 @@ class Snapshots:
         self._not_before_s: dict[int, float] = {}
         self._pins: dict[int, Pin] = {}
         self._refusals: dict[int, str] = {}
-        """The last word of each peer that refuses: it may do so each second until an operator helps it, and is reported
-        once."""
+        """The last word of each peer that refuses, without its numbers: it may do so each second until an operator
+        helps it, and is reported once."""
         self._transfers = 0
         self._logged_s = 0.0
         self._receiver: SnapshotReceiver | None = None
@@ -156,9 +158,10 @@ class Snapshots:
             return
         if isinstance(message, SnapshotReject):
             self._wanted.discard(peer)
-            level = logging.DEBUG if self._refusals.get(peer) == message.reason else logging.WARNING
+            reason = _NUMBERS.sub("", message.reason)  # of a full disk, it names the free bytes
+            level = logging.DEBUG if self._refusals.get(peer) == reason else logging.WARNING
             self._end(peer, f"it refuses: {message.reason}", level)
-            self._refusals[peer] = message.reason
+            self._refusals[peer] = reason
             del self._pins[peer]  # it may refuse for days, and the log would grow for as long
             self.on_ended(peer)
             return
@@ -250,6 +253,14 @@ class Snapshots:
     def stop_receiving(self, reason: str) -> None:
         if self._receiver is not None:
             self._receiver.abort(reason)
+
+    def look(self) -> None:
+        """Go on with a transfer to this node that waits for its disk."""
+        if self._receiver is not None and self._receiver.receives:
+            if self._differs():
+                self._receiver.abort(DIFFERS)
+            else:
+                self._receiver.look()
 
     def on_message(self, peer: int, message: SnapshotMessage) -> None:
         state = self._state

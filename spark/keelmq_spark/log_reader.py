@@ -75,7 +75,7 @@ class LogReader:
         """
         self.cluster_uid = cluster_uid
         """Unique id of the cluster; empty before the first answer, and for nodes that do not tell it."""
-        self._name = name
+        self._name = self._own_name = name
         """Name of the query; None when nodes are not told, and for nodes that do not take it."""
         self._servers = servers
         self._tls = tls
@@ -219,10 +219,10 @@ class LogReader:
 
         try:
             page = await self._until_answered(ask)
-        except InvalidRequest:
-            if name is None:
+        except InvalidRequest as error:
+            if name is None or isinstance(error, Forbidden):
                 raise
-            self._name = None
+            self._name = None  # an earlier version takes none; the next node that is asked may be a later one
             return await self._end_index(start, wait_ms, tells)
         except LogRangeRemoved as removed:
             if removed.first_index is None or removed.first_index <= start:
@@ -363,6 +363,7 @@ class LogReader:
         return self._connection
 
     def _disconnect(self) -> None:
+        self._name = self._own_name
         if self._connection is not None:
             self._connection.close()
             self._connection = None

@@ -31,6 +31,9 @@ _REPEATS_MAYBE_NEVER: Final = ("*", "?", "{")
 _NOT_SPLIT: Final = frozenset("([\\")
 """Characters behind which a `|` need not separate alternatives."""
 
+_EXTENSION: Final = "(?"
+"""How a group begins that may match nothing, such as a comment: what follows it then counts for what is before it."""
+
 log = logging.getLogger("keelmq.spark")
 
 
@@ -82,6 +85,8 @@ def is_wanted_of(options: SourceOptions) -> Callable[[str], bool] | None:
 def names_of_pattern(pattern: str) -> tuple[str, ...] | None:
     """Return names and beginnings of names that cover all that the regular expression matches; None for any name."""
     alternatives = pattern.split("|")
+    if _EXTENSION in pattern:
+        return None
     if len(alternatives) > 1 and not _NOT_SPLIT.isdisjoint(pattern):
         return None
     names = [_name_of(each.removeprefix("^")) for each in alternatives]

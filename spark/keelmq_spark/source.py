@@ -152,7 +152,8 @@ class KeelMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = min(end, begin + limit.max_rows)
         max_bytes = self._options.max_bytes_per_trigger
         if max_bytes is not None and end > begin + 1:
-            end = min(end, self._reader().end_within(begin, max_bytes))
+            # The first entry is there, also when a node answers that has not applied it: executors wait for it.
+            end = min(end, max(begin + 1, self._reader().end_within(begin, max_bytes)))
         return end
 
     def _waits(self, begin: int, end: int) -> bool:

@@ -8,6 +8,9 @@ Promises
     - The write-ahead log of RocksDB is off: the commit log is the WAL. A process that dies loses the newest commits,
       and only whole ones, newest first; the state machine replays them from the commit log.
     - Nothing is durable when `commit` returns. `flush(wait=True)` returns when all commits are on disk.
+    - `try_commit` and `begin_flush` never hold their caller for the disk: RocksDB never delays a write here, a write
+      that it would stop comes back undone, and no flush is asked for that it would put off. `commit`, `flush` and
+      `close` wait.
 
 One column family holds all tables, because rocksdict flushes one family at a time: families could reach the disk apart,
 and `applied_index` would no longer tell which effects are there. See docs/index-layout.md.
@@ -47,8 +50,15 @@ OUTDATED_FORMATS: Final = (b"1",)
 
 WRITE_BUFFER_BYTES: Final = 8 * 1024 * 1024
 WRITE_BUFFERS_MAX: Final = 3
-FULL_BUFFER_BYTES: Final = WRITE_BUFFER_BYTES * 3 // 4
-"""RocksDB puts a buffer aside at the first write after it was about full: not below this size."""
+STOP_FILES: Final = 36
+"""Number of files at level 0 at which RocksDB stops writes. It delays none before, which would hold the loop."""
+FLUSH_FILES_MAX: Final = 20
+"""Number of files at level 0 from which on no flush is begun: compactions do not keep up, and RocksDB would make who
+asks for a flush wait for them, one file before it stops writes. Full buffers are still brought to disk."""
+PENDING_COMPACTION_BYTES_MAX: Final = 256 << 30
+"""Estimate of the bytes to compact at which RocksDB stops writes, which an index never has."""
+WOULD_WAIT: Final = "Result incomplete"
+"""How rocksdict's message begins when RocksDB refuses a write for which it would have waited."""
 BLOCK_CACHE_BYTES: Final = 12 * 1024 * 1024
 METADATA_BLOCK_BYTES: Final = 4096
 OPEN_FILES_MAX: Final = 128
@@ -69,12 +79,8 @@ class IndexFigures(NamedTuple):
     running_compactions: int
     running_flushes: int
     is_write_stopped: bool
-    delayed_write_bytes_per_s: int
-    """Rate to which RocksDB holds writes, because flushes or compactions do not keep up; 0 while it holds none."""
     write_stops: int
     """How often RocksDB has stopped all writes since the start."""
-    write_delays: int
-    """How often it has begun to slow them down: the thread that writes then stands for some milliseconds."""
     write_waits: int
     """How often a writer has waited until RocksDB took writes."""
 
@@ -95,11 +101,13 @@ class Index:
         """The write of the first `_prepared_rows` staged keys, while it is being prepared and until it is written."""
         self._prepared_rows = 0
         self._failures_told = 0
-        self.write_waits = 0
-        """How often a writer has waited, since the start, because RocksDB took no writes."""
-        self._write_options = WriteOptions()
-        # The type stub declares disable_wal as a method; it is a property.
-        self._write_options.disable_wal = True  # type: ignore[assignment, method-assign]
+        self._was_refused = False
+        self._write_waits = 0
+        self._waiting, self._at_once = WriteOptions(), WriteOptions()
+        for options in self._waiting, self._at_once:
+            # The type stub declares disable_wal as a method; it is a property.
+            options.disable_wal = True  # type: ignore[assignment, method-assign]
+        self._at_once.no_slowdown = True
 
     @classmethod
     def open(cls, path: str) -> "Index":
@@ -126,23 +134,6 @@ class Index:
             index._database.close()
             raise IndexDamaged(f"{path} has format {found!r}, this version reads {FORMAT!r}")
         return index
-
-    @property
-    def is_write_stopped(self) -> bool:
-        """True while RocksDB takes no writes, because flushes or compactions do not keep up: until it goes on, `commit`
-        would hold its caller. True also before the write that has the last buffer put aside, which only then finds out.
-        False once one of them has failed: then `commit` raises the error, and waiting would hide it. Costs about a
-        microsecond.
-        """
-        number = self._database.property_int_value
-        if not number("rocksdb.is-write-stopped"):
-            waiting = number("rocksdb.num-immutable-mem-table") or 0
-            if (
-                waiting < WRITE_BUFFERS_MAX - 1
-                or (number("rocksdb.cur-size-active-mem-table") or 0) < FULL_BUFFER_BYTES
-            ):
-                return False
-        return not number("rocksdb.background-errors")
 
     @property
     def staged_rows(self) -> int:
@@ -254,11 +245,9 @@ class Index:
             pending_compaction_bytes=number("estimate-pending-compaction-bytes"),
             running_compactions=number("num-running-compactions"),
             running_flushes=number("num-running-flushes"),
-            is_write_stopped=self.is_write_stopped,
-            delayed_write_bytes_per_s=number("actual-delayed-write-rate"),
+            is_write_stopped=bool(number("is-write-stopped")),
             write_stops=stalls("stops"),
-            write_delays=stalls("delays"),
-            write_waits=self.write_waits,
+            write_waits=self._write_waits,
         )
 
     def last(self, begin: bytes, end: bytes) -> tuple[bytes, bytes] | None:
@@ -301,19 +290,46 @@ class Index:
         return batch
 
     def commit(self) -> None:
-        """Write all staged writes as one atomic write; not durable on return. Raises DiskFull or DiskError when RocksDB
-        accepts no more writes, because an earlier flush did not fit or failed.
+        """Write all staged writes as one atomic write; not durable on return. Waits until RocksDB takes writes. Raises
+        DiskFull or DiskError when it never will again, because an earlier flush did not fit or failed.
         """
+        self._commit(self._waiting)
+
+    def try_commit(self) -> bool:
+        """Commit as `commit` does, unless RocksDB takes no writes because flushes or compactions do not keep up. Return
+        False then: nothing is written, and everything is staged as before. To be tried again once in a while.
+        """
+        # What was prepared is lost with a write that is refused, and to make it again takes long: an empty one asks.
+        if (self._batch is not None or self._was_refused) and not self._takes_writes():
+            return False
+        return self._commit(self._at_once)
+
+    def _commit(self, options: WriteOptions) -> bool:
         if not self._writes:
-            return
+            return True
         batch, prepared = self._batch or self._begin_batch(), self._prepared_rows
         self._batch, self._prepared_rows = None, 0
         _fill(batch, islice(self._staged.items(), prepared, None))
-        try:
-            self._database.write(batch, self._write_options)
-        except Exception as error:  # rocksdict raises nothing narrower: an earlier flush has failed
-            raise self._failure("write", error) from error
+        if not self._write(batch, options):
+            return False
         self._writes.clear()
+        return True
+
+    def _takes_writes(self) -> bool:
+        """Return whether RocksDB takes writes now. Raises DiskFull or DiskError when it never will again."""
+        return self._write(WriteBatch(raw_mode=True), self._at_once)
+
+    def _write(self, batch: WriteBatch, options: WriteOptions) -> bool:
+        try:
+            self._database.write(batch, options)
+        except Exception as error:  # rocksdict raises nothing narrower
+            if not str(error).startswith(WOULD_WAIT):  # an earlier flush has failed
+                raise self._failure("write", error) from error
+            self._write_waits += not self._was_refused
+            self._was_refused = True
+            return False
+        self._was_refused = False
+        return True
 
     def flush(self, wait: bool = True) -> None:
         """Bring all commits to disk; with wait=False only start doing so. Raises DiskFull when they do not fit,
@@ -334,18 +350,20 @@ class Index:
         return bool(self._database.property_int_value("rocksdb.num-immutable-mem-table"))
 
     def begin_flush(self) -> bool:
-        """Start a flush without waiting. Return False while an earlier flush is not done, for which RocksDB would wait,
-        or while it takes no writes, when it would refuse. Raises DiskFull or DiskError, once, when the earlier one has
-        failed.
+        """Start a flush without waiting. Return False while an earlier flush is not done or compactions do not keep up,
+        for which RocksDB would wait, or while it takes no writes, when it would refuse. Raises DiskFull or DiskError,
+        once, when the earlier one has failed.
         """
-        number = self._database.property_int_value
+        database = self._database
         if self.is_flushing:
-            failures = number("rocksdb.background-errors") or 0
+            failures = database.property_int_value("rocksdb.background-errors") or 0
             if failures > self._failures_told:
                 self._failures_told = failures
-                self.flush()  # RocksDB tells only those who wait, at once
+                self._takes_writes()  # RocksDB tells only those who wait for the flush, or write
             return False
-        if number("rocksdb.is-write-stopped"):
+        if int(database.property_value("rocksdb.num-files-at-level0") or 0) >= FLUSH_FILES_MAX:
+            return False
+        if database.property_int_value("rocksdb.is-write-stopped"):
             return False
         self.flush(wait=False)
         return True
@@ -407,6 +425,11 @@ def _options() -> Options:
     options.set_block_based_table_factory(table)
     options.set_write_buffer_size(WRITE_BUFFER_BYTES)
     options.set_max_write_buffer_number(WRITE_BUFFERS_MAX)
+    # Where writes would be delayed they are stopped: a delayed one holds the loop, a stopped one comes back undone.
+    options.set_level_zero_stop_writes_trigger(STOP_FILES)
+    options.set_level_zero_slowdown_writes_trigger(STOP_FILES)
+    options.set_hard_pending_compaction_bytes_limit(PENDING_COMPACTION_BYTES_MAX)
+    options.set_soft_pending_compaction_bytes_limit(PENDING_COMPACTION_BYTES_MAX)
     options.set_max_background_jobs(BACKGROUND_JOBS_MAX)
     options.set_max_open_files(OPEN_FILES_MAX)
     options.set_compression_type(DBCompressionType.lz4())

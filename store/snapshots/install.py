@@ -8,9 +8,11 @@ index and log are opened. The installation may be interrupted and repeated at ev
 it is done. Without a decision the received data is discarded.
 """
 
+import errno
 import logging
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -47,11 +49,19 @@ class IndexPlaces(Protocol):
     """The places of a node's index and of the incoming index that is to replace it."""
 
     def open_incoming(self) -> Index:
-        """Create and return a new, empty incoming index; an earlier one is removed."""
+        """Create and return a new, empty incoming index; an earlier one is removed. Raises IndexDamaged, and DiskError,
+        also while one is being discarded.
+        """
+        ...
+
+    def discard_incoming(self, incoming: Index) -> None:
+        """Close and remove the incoming index, without waiting for the disk. What cannot be removed is logged, and
+        removed by the next one or by the next start.
+        """
         ...
 
     def remove_incoming(self) -> None:
-        """Remove the incoming index, which must be closed. Does nothing if there is none."""
+        """Remove the incoming index, which must be closed. Does nothing if there is none. Raises DiskError."""
         ...
 
     def adopt_incoming(self) -> None:
@@ -62,19 +72,55 @@ class IndexPlaces(Protocol):
         ...
 
 
-class IndexDirectories:
-    """The places `<data>/index` and `<data>/index.incoming`."""
+Begin = Callable[[Callable[[], None]], Callable[[], object]]
+"""Begins work that may take long, and returns a function that waits for its end."""
 
-    def __init__(self, data_directory: str) -> None:
+
+def at_once(work: Callable[[], None]) -> Callable[[], None]:
+    """Do the work before returning: a `Begin` for those who may wait."""
+    work()
+    return lambda: None
+
+
+class IndexDirectories:
+    """The places `<data>/index` and `<data>/index.incoming`. An incoming index is discarded by `begin`."""
+
+    def __init__(self, data_directory: str, begin: Begin = at_once) -> None:
         self._data = data_directory
         self._index = Path(data_directory, "index")
         self._incoming = Path(data_directory, "index.incoming")
+        self._begin = begin
+        self._is_discarding = False
+        self._wait: Callable[[], object] = lambda: None
 
     def open_incoming(self) -> Index:
         self.remove_incoming()
         return Index.open(str(self._incoming))
 
+    def discard_incoming(self, incoming: Index) -> None:
+        # Closing waits until RocksDB has written what is about to be removed, on a disk that may hang.
+        self._is_discarding = True
+        self._wait = self._begin(lambda: self._discard(incoming))
+
+    def close(self) -> None:
+        """Wait until an index that was discarded is removed."""
+        self._wait()
+
+    def _discard(self, incoming: Index) -> None:
+        try:
+            try:
+                incoming.close()
+            except DiskError as error:
+                logger.info("the received part of a snapshot could not be flushed, and is removed: %s", error)
+            self._remove(self._incoming)
+        except Exception as error:
+            logger.warning("the received part of a snapshot stays until the next one or a start: %s", error)
+        finally:
+            self._is_discarding = False
+
     def remove_incoming(self) -> None:
+        if self._is_discarding:
+            raise DiskError("remove", str(self._incoming), errno.EBUSY, "another one is still being removed")
         self._remove(self._incoming)
 
     def adopt_incoming(self) -> None:
@@ -123,12 +169,8 @@ class SnapshotStore:
         require_free(self._disk, self._data, PAIR_BYTES_MAX, DISK_RESERVE_BYTES)
 
     def discard_incoming(self, incoming: Index) -> None:
-        """Close and remove the incoming index. Raises DiskError when it cannot be removed."""
-        try:
-            incoming.close()
-        except DiskError as error:
-            logger.info("the received part of a snapshot could not be flushed, and is removed: %s", error)
-        self._places.remove_incoming()
+        """Close and remove the incoming index in the background; none is opened until that is done."""
+        self._places.discard_incoming(incoming)
 
     def decide(self, incoming: Index, decision: Decision) -> None:
         """Decide, durably on return, that the node starts with the received state and no other.

@@ -79,9 +79,12 @@ class SnapshotWriter:
         self._index = index
         self._rest = b""
         self._digest = blake2b(digest_size=_CHECKSUM_BYTES)
+        self._is_flushing = False
 
     def add(self, portion: bytes) -> None:
-        """Write a portion, not durably. Raises SnapshotRefused when it holds no valid pairs."""
+        """Write a portion, not durably, or keep it in memory until `is_written`, which must be True before the next
+        one. Raises SnapshotRefused when it holds no valid pairs, DiskError.
+        """
         self._digest.update(portion)
         self.bytes_written += len(portion)
         data = self._rest + portion
@@ -98,11 +101,27 @@ class SnapshotWriter:
             self.pairs_written += 1
             at = following
         self._rest = data[at:]
-        self._index.commit()
+        self._index.try_commit()
         self._index.touched.clear()  # nobody hashes them here: they would be kept as long as the index is open
 
-    def finish(self, pairs: int, checksum: bytes, index: int, state_hash: str) -> None:
-        """Make the written state durable. Raises SnapshotRefused unless it is exactly the announced state."""
+    def is_written(self) -> bool:
+        """Return whether the index has what was added, and took it now if it had not; False while it takes no writes.
+        Raises DiskError.
+        """
+        return self._index.try_commit()
+
+    def is_durable(self) -> bool:
+        """Return whether what was added is on disk; it is being brought there from the first call on, and nothing may
+        be added after it. Raises DiskError.
+        """
+        index = self._index
+        if not self._is_flushing:
+            self._is_flushing = index.try_commit() and index.begin_flush()
+            return False
+        return not index.is_flushing
+
+    def check(self, pairs: int, checksum: bytes, index: int, state_hash: str) -> None:
+        """Raise SnapshotRefused unless the written state is exactly the announced one."""
         if self._rest or self.pairs_written != pairs or self._digest.digest() != checksum:
             raise SnapshotRefused(f"{self.pairs_written} pairs of {pairs} with another checksum")
         try:
@@ -113,4 +132,3 @@ class SnapshotWriter:
             raise SnapshotRefused(
                 f"its state is {applied.state_hash} at entry {applied.index}, not {state_hash} at {index}"
             )
-        self._index.flush()

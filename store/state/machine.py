@@ -276,15 +276,15 @@ class StateMachine(Queries):
         if results:
             if self._index.staged_rows > ITEMS_PER_STEP:
                 yield from self._index.prepare_commit()
-            yield from self._wait_for_index()
-            self._commit()
+            yield from self._write()
             self._flush_sometimes(entries[0], entries[len(results) - 1], len(results))
         return results
 
-    def _wait_for_index(self) -> Steps[None]:
-        """Pause until the index takes writes: it would hold the loop, and with it votes and heartbeats, until then."""
-        while self._index.is_write_stopped:
-            self._index.write_waits += not self.waits_for_index
+    def _write(self) -> Steps[None]:
+        """Write what is staged. Pauses until the index takes it: waiting would hold the loop, and with it votes and
+        heartbeats.
+        """
+        while not self._commit():
             self.waits_for_index = True
             yield
         self.waits_for_index = False
@@ -359,13 +359,15 @@ class StateMachine(Queries):
                 results.append(refused.with_traceback(None))
         return results
 
-    def _commit(self) -> None:
+    def _commit(self) -> bool:
         applied = self._applied
         applied.next_topic_id = self._topics.next_id
         applied.next_group_id = self._groups.next_id
         self._index.put(keys.META_APPLIED, _encode(applied))
-        self._index.commit()
+        if not self._index.try_commit():
+            return False
         self._written_index = applied.index
+        return True
 
     def _flush_sometimes(self, first: Entry, last: Entry, entries: int) -> None:
         if self._flushed_position is None:

@@ -228,6 +228,9 @@ class MemoryDatabase:
             "rocksdb.background-errors": 0,
         }[name]
 
+    def property_value(self, name: str) -> str:
+        return {"rocksdb.num-files-at-level0": "0"}[name]
+
     def write(self, batch: MemoryBatch, options: object) -> None:
         self._writes += 1
         values, keys = self._values, self._keys

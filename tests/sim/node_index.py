@@ -74,6 +74,10 @@ class NodeIndex:
         self._receiving = self._files.open(self._incoming)
         return self._receiving
 
+    def discard_incoming(self, incoming: Index) -> None:
+        incoming.close()
+        self.remove_incoming()
+
     def remove_incoming(self) -> None:
         if self._files.exists(self._incoming):
             self._files.remove(self._incoming)

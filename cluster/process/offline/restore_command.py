@@ -256,6 +256,7 @@ def _fill(reader: BackupReader, verified: Verified, index: Index, log: CommitLog
     for frame in reader.frames():
         if frame.kind == STATE:
             writer.add(frame.payload)
+            index.commit()
             continue
         for header, payload in records_of(frame):
             if header.index <= verified.base.index:
@@ -266,7 +267,8 @@ def _fill(reader: BackupReader, verified: Verified, index: Index, log: CommitLog
     if end != verified.end:
         raise BackupDamaged("the file was changed meanwhile")
     log.sync()
-    writer.finish(verified.end.pairs, bytes.fromhex(verified.end.state_checksum), begin.index, begin.state_hash)
+    writer.check(verified.end.pairs, bytes.fromhex(verified.end.state_checksum), begin.index, begin.state_hash)
+    index.flush()
 
 
 def _tell(wanted: Wanted, verified: Verified, cluster_uid: str) -> None:

@@ -51,7 +51,7 @@ def _is_due(machine: StateMachine) -> bool:
     return bool(machine._times % 10 == 0)  # type: ignore[attr-defined]
 
 
-def index_is_ahead_of_its_effects(machine: StateMachine) -> None:
+def index_is_ahead_of_its_effects(machine: StateMachine) -> bool:
     """`applied_index` reaches the disk before the applied effects: a crash in between loses them."""
     index = machine._index
     effects = dict(index._staged)
@@ -61,15 +61,15 @@ def index_is_ahead_of_its_effects(machine: StateMachine) -> None:
         index.flush()
         index._staged.update(effects)
         index.commit()
-    _commit(machine)
+    return _commit(machine)
 
 
-def index_is_behind_its_effects(machine: StateMachine) -> None:
+def index_is_behind_its_effects(machine: StateMachine) -> bool:
     """`applied_index` reaches the disk after the applied effects: a crash in between applies them again."""
     if _is_due(machine):
         machine._index.commit()
         machine._index.flush()
-    _commit(machine)
+    return _commit(machine)
 
 
 def stamps_with_the_own_clock(machine: StateMachine, decoded: DecodedEntry, at: At) -> Steps[list[Result | Refused]]:

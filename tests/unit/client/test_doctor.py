@@ -38,7 +38,6 @@ keelmq_http_connections_reserved_total 7.0
 keelmq_admin_connections_closed_total{{reason="idle"}} 7.0
 keelmq_admin_connections_reserved_total 7.0
 keelmq_index_stalls_total{{kind="stop"}} 3.0
-keelmq_index_delayed_write_bytes_per_second 0.0
 keelmq_clock_offset_seconds{{node_id="2"}} -0.1
 keelmq_peer_certificate_expires_timestamp_seconds {NOW_S + 90 * 86_400}
 keelmq_http_certificate_expires_timestamp_seconds 0.0
@@ -165,7 +164,6 @@ BROKEN: Final = [
     ("few_admin_connections", with_metrics(keelmq_admin_connections_closed_total=9)),
     ("few_admin_connections", with_metrics(keelmq_admin_connections_reserved_total=8)),
     ("index_stalled", with_metrics(keelmq_index_stalls_total=4)),
-    ("index_stalled", with_metrics(keelmq_index_delayed_write_bytes_per_second=16e6)),
     ("index_stalled", with_metrics(keelmq_index_writes_stopped=1)),
     ("clock_wrong", with_metrics(keelmq_clock_offset_seconds=-0.9)),
     ("certificate_ends", with_metrics(keelmq_peer_certificate_expires_timestamp_seconds=NOW_S + 86_400)),

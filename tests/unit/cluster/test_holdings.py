@@ -15,6 +15,7 @@ from cluster.budgets.holdings import PRINCIPAL_SHARE_PERCENT
 from cluster.budgets.time_shares import PRINCIPAL_SENDER
 from cluster.process.addresses import ConfigError
 from cluster.process.quota_file import FILTER_MS_MAX, read_quotas
+from deploy.local_nodes import free_ports
 from tests.unit.cluster.conftest import Answer, Node, node_config, running_node
 
 ADMINISTRATOR = "administrator-of-the-tests-0123456789abcdef"
@@ -29,8 +30,8 @@ SHOP = f"{PRINCIPAL_SENDER}shop"
 class Caller:
     """A client with one connection from an address, and the token that it shows."""
 
-    def __init__(self, node: Node, token: str | None = None, address: str = HERE) -> None:
-        listen = node.core.config.http_listen
+    def __init__(self, node: Node, token: str | None = None, address: str = HERE, listen: str | None = None) -> None:
+        listen = listen or node.core.config.http_listen
         connector = aiohttp.TCPConnector(limit=1, local_addr=(address, 0))
         headers = {"Content-Type": "application/json"} | ({} if token is None else {"Authorization": f"Bearer {token}"})
         self.session = aiohttp.ClientSession(f"http://{listen}", connector=connector, headers=headers)
@@ -51,13 +52,13 @@ class Closed:
         self.token = ""
         self._callers = callers
 
-    async def caller(self, token: str | None = None, address: str = HERE) -> Caller:
-        caller = Caller(self.node, token, address)
+    async def caller(self, token: str | None = None, address: str = HERE, listen: str | None = None) -> Caller:
+        caller = Caller(self.node, token, address, listen)
         await self._callers.enter_async_context(caller.session)
         return caller
 
-    async def shop(self, address: str = HERE) -> Caller:
-        return await self.caller(self.token, address)
+    async def shop(self, address: str = HERE, listen: str | None = None) -> Caller:
+        return await self.caller(self.token, address, listen)
 
     def held(self, held: Any, holder: str = SHOP) -> int:
         return self.node.core.holdings.held_by(holder, held)
@@ -70,18 +71,22 @@ class Closed:
 
 
 @contextlib.asynccontextmanager
-async def closed(path: Path, quotas: str | None, **changes: Any) -> AsyncIterator[Closed]:
+async def closed(
+    path: Path, quotas: str | None, *, two_listeners: bool = False, **changes: Any
+) -> AsyncIterator[Closed]:
     secret = path / "admin-token"
     secret.touch(mode=0o600)
     secret.write_text(ADMINISTRATOR)
     if quotas is not None:
         (path / "quotas.toml").write_text(quotas)
         changes["quota_file"] = str(path / "quotas.toml")
+    if two_listeners:
+        changes["admin_listen"] = f"{HERE}:{free_ports(1)[0]}"
     config = node_config(path, auth="enforce", admin_token_file=str(secret), **changes)
     fatal: list[str] = []
     async with running_node(config, fatal) as node, contextlib.AsyncExitStack() as callers:
         found = Closed(node, callers)
-        admin = await found.caller(ADMINISTRATOR)
+        admin = await found.caller(ADMINISTRATOR, listen=config.admin_listen)
         rule = {"effect": "allow", "actions": ["send", "read", "describe", "create", "decide"], "resource": "*"}
         made = await admin.call("PUT", "/v1/users/shop", {"revision": 0, "rules": [rule]})
         assert made.status == 201, made
@@ -131,6 +136,16 @@ async def test_an_idle_connection_makes_room_for_one_of_its_principal(tmp_path: 
         waiting.cancel()
 
 
+async def test_an_idle_connection_for_administration_makes_room_too(tmp_path: Path) -> None:
+    """A quota of connections holds for both listeners."""
+    async with closed(tmp_path, "[users.shop]\nconnections = 1\n", two_listeners=True) as it:
+        idle = await it.shop(listen=it.node.core.config.admin_listen)
+        assert (await idle.call("GET", "/v1/users")).status == 403, "but the connection is one of its"
+        assert it.held("connections") == 1
+        assert (await (await it.shop()).call("GET", "/v1/topics")).status == 200
+        assert it.held("connections") == 1
+
+
 async def test_a_connection_without_credentials_is_its_addresss(tmp_path: Path) -> None:
     """While authentication is off, that is every connection."""
     (tmp_path / "quotas.toml").write_text("[anonymous]\nconnections = 2\nlong_polls = 1\n")
@@ -163,8 +178,7 @@ async def test_a_connection_goes_over_to_who_uses_it_next(tmp_path: Path, monkey
 
 async def test_without_a_file_a_principal_leaves_others_a_quarter(tmp_path: Path) -> None:
     limit = 16
-    changes = {"max_connections": limit, "address_share_percent": 100}
-    async with closed(tmp_path, None, **changes) as it:
+    async with closed(tmp_path, None, max_connections=limit, address_share_percent=100) as it:
         of_administrator = 1
         granted = (limit - of_administrator) * PRINCIPAL_SHARE_PERCENT // 100
         waiting = []

@@ -70,3 +70,13 @@ async def test_secrets_of_webhooks_that_are_refused_leave_the_former_ones(
         opened(config)
     assert raised.value.code == ExitCode.BAD_CONFIG, "a node does not start with it"
     assert SECRET not in caplog.text
+
+
+async def test_a_drained_node_stays_drained_until_its_process_starts_again(tmp_path: Path) -> None:
+    """A node opens again by itself when it is rebuilt or sent a snapshot, as one that is worked on may be."""
+    config = node_config(tmp_path)
+    broker = opened(config)
+    broker.core.raft.vital_signs.drain(drained=True)
+    again = opened(config, broker)
+    assert again.core.raft.vital_signs.is_drained(config.node_id)
+    assert not opened(config).core.raft.vital_signs.is_drained(config.node_id)

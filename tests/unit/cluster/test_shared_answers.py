@@ -2,10 +2,11 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
+from cluster.http import shared_answers
 from cluster.http.shared_answers import ANSWERS_MAX, KEPT_MS
 from tests.e2e.closed_cluster import ADMINISTRATOR, administrator_file
 from tests.unit.cluster.conftest import Node, node_config, running_node
@@ -109,6 +110,22 @@ async def test_only_so_many_answers_are_kept(node: Node) -> None:
     await commit(node, 1)
     assert (await ask(node, f"{OFFSETS}?limit=2"))[0]["offsets"][0]["offset"] == 0
     assert (await ask(node, f"{OFFSETS}?limit=1"))[0]["offsets"][0]["offset"] == 1, "it was the oldest"
+
+
+async def test_an_answer_that_gives_way_to_another_is_not_kept_by_its_timer(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timers: list[asyncio.TimerHandle] = []
+
+    class Noted(shared_answers._Answer):
+        def __new__(cls, *fields: Any) -> Self:
+            timers.append(fields[-1])
+            return super().__new__(cls, *fields)
+
+    monkeypatch.setattr(shared_answers, "_Answer", Noted)
+    for number in range(2 * ANSWERS_MAX):
+        await ask(node, f"{OFFSETS}?limit={number + 1}")
+    assert [timer.cancelled() for timer in timers] == [True] * ANSWERS_MAX + [False] * ANSWERS_MAX
 
 
 async def test_no_large_answer_is_kept(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

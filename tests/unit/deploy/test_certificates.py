@@ -29,7 +29,7 @@ def certificates(tmp_path: Path) -> Certificates:
 def test_what_a_killed_tool_was_making_is_made_by_the_next_one(certificates: Certificates) -> None:
     """A kill may leave an authority that is not whole, in a directory of its own, and the key of a node alone."""
     directory = certificates.directory
-    left = directory.with_name(f".{directory.name}.left")
+    left = directory.with_name(f".{directory.name}.making-left")
     (left / "pki").mkdir(parents=True)
     (left / "pki" / "ca.key").write_text("never used")
     certificates.make_authority()

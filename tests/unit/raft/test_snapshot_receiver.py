@@ -1,6 +1,8 @@
 """A follower receives a snapshot, or keeps its own log and state instead."""
 
 import errno
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,17 +10,20 @@ import msgspec
 import pytest
 
 import store.snapshots.snapshot
+from cluster.node_store import begin_in_thread
 from raft.distrust import CONTRADICTIONS_MAX, Distrust
 from raft.errors import ProtocolError, SafetyViolation
 from raft.messages import SnapshotAck, SnapshotAnswer, SnapshotBegin, SnapshotChunk, SnapshotEnd, SnapshotReject
 from raft.snapshots.receiver import SnapshotReceiver
 from raft.snapshots.sender import SnapshotSender
+from store.index.index import Index
 from store.log.base import LogBase
 from store.log.commit_log import CommitLog
 from store.log.errors import DiskFull
 from store.log.record import KIND_ENTRY
 from store.snapshots.install import DECISION_FILE, IndexDirectories, SnapshotStore, finish_install
 from store.snapshots.snapshot import SnapshotReader
+from tests.patience import PATIENCE_S
 from tests.simdisk import SimDisk
 from tests.unit.store.logs import sim_disk
 from tests.unit.store.replica import Replica
@@ -41,7 +46,7 @@ class Follower:
         self.log.sync()
         self.committed = 3
         self.own = Replica(tmp_path / "index")
-        self.places = IndexDirectories(str(tmp_path))
+        self.places = IndexDirectories(str(tmp_path), begin_in_thread)
         store_ = SnapshotStore(self.disk, DATA, self.own.index, self.places)
         self.sent: list[SnapshotAnswer] = []
         self.decided = 0
@@ -77,10 +82,19 @@ class Follower:
                 self.receiver.on_chunk(LEADER, message)
             case SnapshotEnd():
                 self.receiver.on_end(LEADER, message)
+                self.look()
         return self.sent[-1] if self.sent else None
+
+    def look(self) -> None:
+        """Have the receiver look again until nothing waits for the disk."""
+        deadline_s = time.monotonic() + PATIENCE_S
+        while (incoming := self.receiver._incoming) is not None and incoming.end is not None:
+            assert time.monotonic() < deadline_s
+            self.receiver.look()
 
     def close(self) -> None:
         self.receiver.abort("the test is over")
+        self.places.close()
         self.own.close()
 
 
@@ -129,18 +143,54 @@ def test_messages_count_once_and_in_order(follower: Follower) -> None:
 
 def test_an_index_that_takes_no_writes_is_not_waited_for(follower: Follower) -> None:
     """RocksDB would hold the thread; the leader sends again what is not acknowledged."""
-    begin, first, second, *rest = follower.begin()
+    begin, first, second, third, *rest = follower.begin()
     follower.give(begin)
     follower.give(first)
     incoming = follower.receiver._incoming
     assert incoming is not None
     stop_writes(incoming.index)
+    assert follower.give(second) == SnapshotAck(TERM, 1, 3), "one waits in memory"
     for _ in range(2):
-        assert follower.give(second) is None
+        assert follower.give(third) is None
     go_on(incoming.index)
-    for message in (second, *rest):
+    for message in (third, *rest):
         follower.give(message)
     assert follower.decided == 1
+
+
+def test_the_end_of_a_transfer_does_not_wait_for_the_disk(follower: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RocksDB would hold the thread, and with it the votes of the node, until all that was received is written."""
+    *messages, end = follower.begin()
+    for message in messages:
+        follower.give(message)
+    assert isinstance(end, SnapshotEnd)
+    follower.sent.clear()
+    with monkeypatch.context() as patched:
+        patched.setattr(Index, "is_flushing", True)
+        patched.setattr(Index, "flush", lambda *_: pytest.fail("it waits"))
+        for _ in range(3):
+            follower.receiver.on_end(LEADER, end)
+            follower.receiver.look()
+    assert (follower.sent, follower.decided) == ([], 0)
+    assert follower.give(end) == SnapshotAck(TERM, 1, len(messages) + 1)
+    assert follower.decided == 1
+
+
+def test_what_was_received_is_thrown_away_in_the_background(
+    follower: Follower, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closing an index brings it to disk first. None is received until it is gone."""
+    begin, first, *_ = follower.begin()
+    follower.give(begin)
+    follower.give(first)
+    may_close, close = threading.Event(), Index.close
+    monkeypatch.setattr(Index, "close", lambda index: may_close.wait(PATIENCE_S) and close(index))
+    follower.receiver.abort("the leader has changed")
+    assert "still being removed" in refusal(follower.give(begin))
+    may_close.set()
+    follower.places.close()
+    assert not (tmp_path / "follower" / "index.incoming").exists()
+    assert follower.give(begin) == SnapshotAck(TERM, 1, 1)
 
 
 def test_what_is_not_under_way_is_refused(follower: Follower) -> None:
@@ -164,6 +214,7 @@ def test_a_log_that_has_got_the_base_meanwhile_is_kept(follower: Follower) -> No
     follower.log.append(11, 5, KIND_ENTRY, b"by an append")
     assert "entry 11 is here" in refusal(follower.give(end))
     assert follower.decided == 0
+    follower.places.close()
     assert finish_install(follower.disk, DATA, follower.places) is None
 
 
@@ -203,7 +254,8 @@ def test_without_room_the_own_state_stays_and_the_leader_is_told(follower: Follo
     follower.disk.capacity_bytes = 1 << 20
     assert "cannot be stored" in refusal(follower.give(chunk))
     assert follower.receiver.percent is None
-    assert "no room" in refusal(follower.give(begin))
+    follower.places.close()
+    assert "cannot be stored" in refusal(follower.give(begin))
     follower.disk.capacity_bytes = None
     assert follower.give(begin) == SnapshotAck(TERM, 1, 1)
 

@@ -34,6 +34,8 @@ def events(*filters: Filter, **given: str) -> Select:
         ("ab?c", ("a*",)),
         ("ab{0,2}", ("a*",)),
         ("(?i)a", None),
+        ("orders(?#x)*", None),
+        ("a(?:)?b", None),
         ("(a|b)", None),
         ("x(a)|b", None),
         (r"x\|y", None),

@@ -88,6 +88,15 @@ def test_a_batch_has_so_many_bytes_and_at_least_one_entry() -> None:
     assert planner.latestOffset(at(8), limit) == at(10)
 
 
+def test_a_node_that_lags_does_not_end_a_query_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark takes an end that is the beginning for the end of the log."""
+    log = Log()
+    planner = reader(log, maxBytesPerTrigger="350")
+    planner.prepareForTriggerAvailableNow()
+    monkeypatch.setattr(log, "end_within", lambda start, max_bytes: start)
+    assert planner.latestOffset(at(1), planner.getDefaultReadLimit()) == at(2)
+
+
 def test_progress_says_how_far_the_log_goes() -> None:
     planner = reader(Log(), maxOffsetsPerTrigger="2")
     assert planner.reportLatestOffset() is None

@@ -99,8 +99,12 @@ def apply_all(machine: StateMachine, entries: Sequence[Entry]) -> None:
 
 def bring_to_disk(machine: StateMachine) -> int:
     """Flush all that is written; return the index of the last entry that the machine then knows to be on disk."""
-    machine.begin_flush()
-    machine._index.flush()
+    index = machine._index
+    index.flush()  # begin_flush waits neither for it nor for compactions
+    if not machine.begin_flush():
+        index._database.compact_range(None, None)
+        assert machine.begin_flush()
+    index.flush()
     return machine.flushed_index
 
 

@@ -10,7 +10,7 @@ def stop_writes(index: Index) -> None:
     if not index.figures().file_bytes:
         index.flush()
     index._database.set_options({_COMPACT: "100", **dict.fromkeys(_STOP, "1")})
-    assert index.is_write_stopped
+    assert index.figures().is_write_stopped
 
 
 def go_on(index: Index) -> None:

@@ -135,11 +135,13 @@ def test_what_is_left_of_an_earlier_transfer_is_room_for_the_next(tmp_path: Path
 def test_a_transfer_that_is_given_up_leaves_nothing_also_when_the_disk_is_too_full_to_close_it(
     tmp_path: Path, own_index: Index, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    snapshots = SnapshotStore(PosixDisk(), str(tmp_path), own_index, IndexDirectories(str(tmp_path)))
+    places = IndexDirectories(str(tmp_path))
+    snapshots = SnapshotStore(PosixDisk(), str(tmp_path), own_index, places)
     incoming = snapshots.open_incoming()
     monkeypatch.setattr(incoming, "flush", is_full)
     with caplog.at_level(logging.INFO):
         snapshots.discard_incoming(incoming)
+        places.close()
     assert not (tmp_path / "index.incoming").exists()
     assert "no space left on device" in caplog.text
 

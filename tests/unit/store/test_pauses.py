@@ -214,14 +214,14 @@ def test_a_large_write_is_prepared_in_steps(replica: Replica, monkeypatch: pytes
     replica.raise_level()
     replica.one(PutTopic("orders", 1))
     prepared: list[bool] = []
-    commit = replica.index.commit
+    commit = replica.index.try_commit
 
-    def noting() -> None:
+    def noting() -> bool:
         prepared.append(replica.index.staged_rows - replica.index._prepared_rows <= 1)
         assert replica.machine.shown_index == replica.machine.applied_index
-        commit()
+        return commit()
 
-    monkeypatch.setattr(replica.index, "commit", noting)
+    monkeypatch.setattr(replica.index, "try_commit", noting)
     steps_of(replica, produce(header(count=IDS, message_ids=[f"m{each}" for each in range(IDS)])))
     assert prepared == [True]
 
@@ -258,7 +258,7 @@ def test_what_an_entry_has_done_before_it_failed_is_not_in_the_index(
     def fails() -> None:
         raise OSError("the index cannot be written")
 
-    monkeypatch.setattr(replica.index, "commit", fails)
+    monkeypatch.setattr(replica.index, "try_commit", fails)
     with pytest.raises(OSError, match="cannot be written"):
         replica.machine.apply([entry])
     assert replica.machine.is_paused
@@ -411,7 +411,7 @@ def test_a_flush_that_has_failed_in_the_background_is_told_once(tmp_path: Path) 
     while not replica.index._database.property_int_value("rocksdb.background-errors"):
         assert time.monotonic() < deadline_s
         time.sleep(0.001)
-    with pytest.raises(DiskError, match=r"flush .*No such file"):
+    with pytest.raises(DiskError, match=r"write .*No such file"):
         replica.machine.begin_flush()
     assert not replica.machine.begin_flush()
     assert replica.machine.flushed_index == written

@@ -31,7 +31,7 @@ def copy(original: Replica, path: Path) -> tuple[Index, StateMachine]:
     reader, writer = SnapshotReader(original.index, LogBase(0, 0, 0)), SnapshotWriter(index)
     for portion in iter(reader.next_portion, b""):
         writer.add(portion)
-    writer.finish(reader.pairs_read, reader.checksum, reader.index, reader.state_hash)
+    writer.check(reader.pairs_read, reader.checksum, reader.index, reader.state_hash)
     return index, StateMachine(index, dedupe_min_entries=0, log_range_bytes=RANGE_BYTES)
 
 

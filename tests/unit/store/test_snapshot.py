@@ -45,7 +45,7 @@ def test_the_copy_is_the_state(replica: Replica, incoming: Index) -> None:
     reader, writer = SnapshotReader(replica.index, BASE), SnapshotWriter(incoming)
     for portion in portions(reader):
         writer.add(portion)
-    writer.finish(reader.pairs_read, reader.checksum, reader.index, reader.state_hash)
+    writer.check(reader.pairs_read, reader.checksum, reader.index, reader.state_hash)
     assert dump(incoming) == replica.dump()
     machine = StateMachine(incoming)
     assert (machine.applied_index, machine.state_hash) == (replica.machine.applied_index, replica.machine.state_hash)
@@ -78,7 +78,7 @@ def test_what_is_applied_meanwhile_is_not_in_it(
         writer.add(portion)
         replica.one(produce(f"later{number}"))
         number += 1
-    writer.finish(reader.pairs_read, reader.checksum, reader.index, reader.state_hash)
+    writer.check(reader.pairs_read, reader.checksum, reader.index, reader.state_hash)
     assert number > 10
     assert dump(incoming) == before
 
@@ -86,7 +86,7 @@ def test_what_is_applied_meanwhile_is_not_in_it(
 def take(writer: SnapshotWriter, sent: list[bytes], reader: SnapshotReader, index: int, state_hash: str) -> None:
     for portion in sent:
         writer.add(portion)
-    writer.finish(reader.pairs_read, reader.checksum, index, state_hash)
+    writer.check(reader.pairs_read, reader.checksum, index, state_hash)
 
 
 @pytest.mark.parametrize("harm", ["a portion is missing", "a portion comes twice", "another state", "another entry"])
@@ -121,4 +121,4 @@ def test_nonsense_is_refused(incoming: Index) -> None:
 def test_an_index_without_a_state_is_no_snapshot(incoming: Index) -> None:
     writer = SnapshotWriter(incoming)
     with pytest.raises(SnapshotRefused):
-        writer.finish(0, writer._digest.digest(), 1, "")
+        writer.check(0, writer._digest.digest(), 1, "")

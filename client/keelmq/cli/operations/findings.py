@@ -242,7 +242,7 @@ def short_resources(seen: Seen) -> Iterator[Finding]:
         yield from _short_connections(node_id, seen.before.get(node_id), shown)
         stalls = increase(seen.before.get(node_id, shown), shown, "keelmq_index_stalls_total")
         is_stopped = shown.value("keelmq_index_writes_stopped")
-        if stalls or is_stopped or shown.value("keelmq_index_delayed_write_bytes_per_second"):
+        if stalls or is_stopped:
             evidence = f"{shown.value('keelmq_index_pending_compaction_bytes') / 1e6:.0f} MB wait for compaction"
             if is_stopped:
                 evidence += ", and all writes are stopped"
