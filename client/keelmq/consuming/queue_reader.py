@@ -33,9 +33,9 @@ EMPTY_PAUSE_S: Final = 0.5
 HANDLER_PAUSE_MS: Final = 100
 HANDLER_PAUSE_MAX_MS: Final = 10_000
 
-Hold = Literal["paused", "session", "assignment"]
-"""Reason why a queue is held: the application paused it, the member's session may be over, or the group has moved on
-and its committed offset is not known yet."""
+Hold = Literal["paused", "session", "assignment", "group"]
+"""Reason why a queue is held: the application paused it, the member's session may be over, the group has moved on and
+its committed offset is not known yet, or an operator paused the group."""
 
 OnExpired = Callable[[str, int, int, int], None]
 """Receives topic, queue, the next offset of the group, and the first retained offset."""
@@ -61,6 +61,9 @@ class ReaderOptions(msgspec.Struct, frozen=True):
 
     follower_reads: bool = True
     """Read old messages at a follower."""
+
+    group: str | None = None
+    """The group that pulls name; None for nodes that do not take it."""
 
     def __post_init__(self) -> None:
         """Raises InvalidRequest for a number out of its range."""
@@ -107,7 +110,7 @@ class QueueReader:
         self.place = place
         self.committed = position
         self.sent: set[int] = set()
-        self._pages = QueuePages(connection, place, follower_reads=options.follower_reads)
+        self._pages = QueuePages(connection, place, follower_reads=options.follower_reads, group=options.group)
         self._handling = handling
         self._options = options
         self._selection = selection
