@@ -99,6 +99,11 @@ class GroupQueries:
         group = self._groups.get(name)
         return group.record.pause if group is not None else None
 
+    def paused(self) -> list[tuple[str, int]]:
+        """Return the groups that are paused, by name, each with the time since when; visits each group."""
+        pauses = ((group.name, group.record.pause) for group in self._groups.values())
+        return sorted((name, pause.since_ms) for name, pause in pauses if pause is not None)
+
     def take_paused(self) -> tuple[str, ...]:
         """Return the groups that were paused, resumed, or deleted while paused, since the last call."""
         turned = tuple(self._turned)

@@ -82,6 +82,10 @@ class QueriesOnGroups:
         """Return why the group is handed out nothing; None when it is not paused, or does not exist."""
         return self._groups.pause(group)
 
+    def paused_groups(self) -> list[tuple[str, int]]:
+        """Return the groups that are paused, by name, each with the time since when; visits each group."""
+        return self._groups.paused()
+
     def take_paused_groups(self) -> tuple[str, ...]:
         """Return the groups that were paused, resumed, or deleted while paused, since the last call."""
         return self._groups.take_paused()
