@@ -18,7 +18,7 @@ from store.features import FEATURES
 
 
 class PauseRequest(Request, kw_only=True, frozen=True):
-    """Who pauses or resumes the group, and why; kept in the log."""
+    """Names who pauses or resumes the group, and why; kept in the log."""
 
     operator: Operator = ""
     reason: Reason = ""

@@ -1,4 +1,4 @@
-"""What a consumer was told of its group's pause: an operator may have the broker hand out nothing to a group."""
+"""The pause of a consumer's group, as the broker tells it: an operator has the broker hand out nothing to the group."""
 
 import time
 

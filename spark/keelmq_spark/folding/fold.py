@@ -29,10 +29,6 @@ from keelmq_spark.tables import schema
 from keelmq_spark.tables.schema import message_node, node
 from keelmq_spark.views import events
 
-_OF_CONSUMERS: Final = pa.array(
-    [events.ACK, events.RETRY, events.DLQ, events.RESET, events.GROUP_PAUSE, events.GROUP_RESUME]
-)
-"""Types whose group is a consumer group."""
 _DECIDED: Final = {events.COMMIT: schema.COMMITTED, events.ROLLBACK: schema.ROLLED_BACK}
 
 
@@ -164,7 +160,7 @@ class Fold:
 
     def _note_hubs(self, batch: Any) -> None:
         """Record the first and last time of every topic and group."""
-        consumers = pc.is_in(batch["type"], value_set=_OF_CONSUMERS)
+        consumers = pc.is_in(batch["type"], value_set=pa.array(events.OF_CONSUMERS))
         us = pc.cast(batch["ts"], pa.int64())
         for kind, name, mask in (
             (schema.TOPIC, "topic", None),

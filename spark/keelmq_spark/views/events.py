@@ -49,6 +49,9 @@ TYPES: Final = frozenset(
     }
 )
 
+OF_CONSUMERS: Final = (ACK, RETRY, DLQ, RESET, GROUP_PAUSE, GROUP_RESUME)
+"""Types whose group is a consumer group."""
+
 _COLUMNS: Final = (
     ("event_id", StringType()),
     ("ts", TimestampType()),
