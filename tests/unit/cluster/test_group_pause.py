@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from keelmq.log.log_events import read_frames
 from store.commands.groups import DeleteGroup
 from store.features import FEATURES
 from tests.patience import PATIENCE_S
@@ -175,6 +176,29 @@ async def test_a_pop_that_is_the_first_of_its_group_notes_where_it_begins(node: 
     await send(node, "sent while it is paused")
     await turn(node, "resume")
     assert bodies(await waiting) == ["sent while it is paused"]
+
+
+async def test_readers_of_the_log_are_told_by_whom_a_group_was_paused(node: Node) -> None:
+    first = node.core.state.applied_index + 1
+    await turn(node, "pause", operator="ann")
+    await turn(node, "pause", operator="eve")
+    await turn(node, "resume")
+    answer = await node.call("GET", f"/v1/log/events?from_index={first}&types=GROUP_PAUSE,GROUP_RESUME")
+    told = [(each.type, each.group, each.client_id) for entry in read_frames(answer.body) for each in entry.events]
+    assert told == [("GROUP_PAUSE", "g", "ann"), ("GROUP_RESUME", "g", None)]
+
+
+async def test_how_long_groups_are_paused_is_measured(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    for group in ("g", "h", "i", "j"):
+        await node.call("PUT", f"/v1/groups/{group}", {})
+        if group != "j":
+            await node.call("POST", f"/v1/groups/{group}/pause")
+            node.clock.now_ms += 2_000
+    monkeypatch.setattr("cluster.operations.state_gauges.SERIES_MAX", 1)
+    metrics = (await node.call("GET", "/metrics")).body.decode()
+    shown = [line for line in metrics.splitlines() if line.startswith("keelmq_group_paused_seconds")]
+    assert shown == ['keelmq_group_paused_seconds{group="g"} 6.0', 'keelmq_group_paused_seconds{group="(others)"} 4.0']
+    assert 'keelmq_series_summed{kind="paused_groups"} 2.0' in metrics
 
 
 async def join(node: Node) -> Any:
