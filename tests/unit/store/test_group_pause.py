@@ -1,5 +1,7 @@
 """A paused group in the replicated state: it is handed out nothing, loses nothing, and goes on where it was."""
 
+from pathlib import Path
+
 from store.commands.entry import Proposal, Result
 from store.commands.groups import (
     CommitOffsets,
@@ -19,8 +21,12 @@ from store.commands.topics import PutTopic
 from store.errors import Refused
 from store.groups.record import GroupRecord, encoded_group
 from store.index import keys
+from store.index.index import Index
 from store.limits import OPERATOR_BYTES_MAX, REASON_BYTES_MAX
+from store.log.base import LogBase
 from store.messages.outcomes import Event
+from store.snapshots.snapshot import SnapshotReader, SnapshotWriter
+from store.state.machine import StateMachine
 from tests.unit.store.replica import Replica, header, produce
 
 PAUSE = PauseGroup("g", True, "ann", "the database is moved")
@@ -108,6 +114,18 @@ def test_a_pause_outlasts_a_restart(replica: Replica) -> None:
     replica.one(RESUME)
     replica.reopen()
     assert replica.machine.group_pause("g") is None
+
+
+def test_a_pause_is_in_the_state_that_other_nodes_and_backups_are_given(replica: Replica, tmp_path: Path) -> None:
+    begin(replica)
+    pause = in_force(replica.one(PAUSE))
+    copied = Index.open(str(tmp_path / "copied"))
+    reader, writer = SnapshotReader(replica.index, LogBase(4096, 7, 2)), SnapshotWriter(copied)
+    for portion in iter(reader.next_portion, b""):
+        writer.add(portion)
+    writer.finish(reader.pairs_read, reader.checksum, reader.index, reader.state_hash)
+    assert StateMachine(copied).group_pause("g") == pause is not None
+    copied.close()
 
 
 def test_the_first_pause_stays_and_what_changes_nothing_says_so(replica: Replica) -> None:
