@@ -258,7 +258,7 @@ def test_who_may_only_look_sees_why_nothing_can_be_done(closed: ClusterProcess, 
     page.until("Nodes")
     for view, forms, action in (
         (f"/topics/{TOPIC}", ("send", "alter"), f"keelmq auth acl allow {looks.name} alter topic:{TOPIC}"),
-        (f"/groups/{GROUP}", ("reset",), f"keelmq auth acl allow {looks.name} reset group:{GROUP}"),
+        (f"/groups/{GROUP}", ("pause", "reset"), f"keelmq auth acl allow {looks.name} reset group:{GROUP}"),
         ("/settings", ("settings",), f"keelmq auth acl allow {looks.name} admin cluster"),
     ):
         page.open(leader, view)
