@@ -8,8 +8,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
 from typing import Final, Literal, Self
 
-import msgspec
-
 from keelmq.causation import begin_processing, end_processing
 from keelmq.consuming.assigned_queues import AssignedQueues
 from keelmq.consuming.faults import Faults, OnFault
@@ -123,6 +121,7 @@ class Consumer:
             tries=tries_before_giving_back(on_error, tries, ordered=ordered),
             consume_timeout_ms=handlers.call_timeout_ms,
             follower_reads=follower_reads,
+            group=self._named_group,
         )
         self._connection = connection or Connection(servers, tls=tls)
         self._owns_connection = connection is None
@@ -339,10 +338,10 @@ class Consumer:
         )
         selection = self._selections.get(place[0], EVERYTHING)  # the group's own retries are read as a whole
         holds = self._queues.holds(place)
-        options = self._options
-        if self._session.knows_pauses:
-            options = msgspec.structs.replace(options, group=self.group)
-        return QueueReader(self._connection, place, position, handling, options, selection, holds)
+        return QueueReader(self._connection, place, position, handling, self._options, selection, holds)
+
+    def _named_group(self) -> str | None:
+        return self.group if self._session.knows_pauses else None
 
     def _raise_failure(self) -> None:
         for task in self._tasks:

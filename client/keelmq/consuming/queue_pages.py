@@ -1,6 +1,7 @@
 """Source of a queue's pages: the leader, or a follower while the reader is catching up."""
 
 import time
+from collections.abc import Callable
 from typing import Final
 
 from keelmq.consuming.group_session import Pulled, TopicQueue, pull, pull_at_follower
@@ -15,6 +16,9 @@ FOLLOWER_TIMEOUT_MS: Final = 1_000
 FOLLOWER_PAUSE_MS: Final = 1_000
 FOLLOWER_PAUSE_MAX_MS: Final = 60_000
 
+NamedGroup = Callable[[], str | None]
+"""Returns the group that a pull names; None while there may be nodes that refuse the name."""
+
 
 class QueuePages:
     """Fetches the pages of `place` for one reader.
@@ -25,8 +29,8 @@ class QueuePages:
     asked at once, and for a while only the leader. Only the leader is believed that a queue ends, has expired, or does
     not exist.
 
-    Without `follower_reads`, every page is requested from the leader. `group` is the group for which messages are read,
-    if the nodes want to know it: a paused one gets none.
+    Without `follower_reads`, every page is requested from the leader. `group` names the group for which messages are
+    read: a paused one gets none.
     """
 
     def __init__(
@@ -35,7 +39,7 @@ class QueuePages:
         place: TopicQueue,
         *,
         follower_reads: bool,
-        group: str | None = None,
+        group: NamedGroup = lambda: None,
         clock: Clock = time.monotonic,
     ) -> None:
         self._connection = connection
@@ -74,7 +78,7 @@ class QueuePages:
             max_bytes=max_bytes,
             wait_ms=wait_ms,
             selection=selection,
-            group=self._group,
+            group=self._group(),
         )
         if pulled.applied_index is not None and pulled.applied_index < required_index:
             # Another node answered while the leader is slow, or a new leader has not applied everything yet.
@@ -94,7 +98,7 @@ class QueuePages:
                 max_bytes=max_bytes,
                 selection=selection,
                 timeout_ms=FOLLOWER_TIMEOUT_MS,
-                group=self._group,
+                group=self._group(),
             )
         except KeelMQError as exc:
             log.warning("%s/%d: a page of a follower is no good: %s", *self._place, exc)

@@ -14,7 +14,7 @@ from keelmq.consuming.group_session import Pulled, TopicQueue
 from keelmq.consuming.handler_call import Handle, HandlerCall
 from keelmq.consuming.handover import OnTimeout, Withdrawn
 from keelmq.consuming.progress import QueueProgress
-from keelmq.consuming.queue_pages import QueuePages
+from keelmq.consuming.queue_pages import NamedGroup, QueuePages
 from keelmq.consuming.redelivery import RetryLater
 from keelmq.consuming.selection import EVERYTHING, Selection
 from keelmq.errors import Closed, ConsumeTimeout, KeelMQError, OffsetOutOfRange
@@ -62,8 +62,8 @@ class ReaderOptions(msgspec.Struct, frozen=True):
     follower_reads: bool = True
     """Read old messages at a follower."""
 
-    group: str | None = None
-    """The group that pulls name; None for nodes that do not take it."""
+    group: NamedGroup = lambda: None
+    """Returns the group that pulls name."""
 
     def __post_init__(self) -> None:
         """Raises InvalidRequest for a number out of its range."""

@@ -108,7 +108,14 @@ def test_nodes_that_know_no_pauses_are_told_nothing_of_them() -> None:
         async with consumer(group, seen) as member:
             await until(lambda: group.committed == {0: 1})
             assert not member.group_paused
-        assert set(group.named) == {None}
+            assert set(group.named) == {None}
+            group.knows_pauses = True
+            group.rebalance([0])
+            await until(lambda: member._session.knows_pauses)
+            group.append(0, b"1")
+            group.append(0, b"2")
+            await until(lambda: group.committed == {0: 3})
+            assert group.named[-1] == "g", "once the level is raised"
 
     run_in_virtual_time(main())
 
