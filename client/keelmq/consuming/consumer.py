@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
 from typing import Final, Literal, Self
 
+import msgspec
+
 from keelmq.causation import begin_processing, end_processing
 from keelmq.consuming.assigned_queues import AssignedQueues
 from keelmq.consuming.faults import Faults, OnFault
@@ -121,7 +123,6 @@ class Consumer:
             tries=tries_before_giving_back(on_error, tries, ordered=ordered),
             consume_timeout_ms=handlers.call_timeout_ms,
             follower_reads=follower_reads,
-            group=self._named_group,
         )
         self._connection = connection or Connection(servers, tls=tls)
         self._owns_connection = connection is None
@@ -338,7 +339,8 @@ class Consumer:
         )
         selection = self._selections.get(place[0], EVERYTHING)  # the group's own retries are read as a whole
         holds = self._queues.holds(place)
-        return QueueReader(self._connection, place, position, handling, self._options, selection, holds)
+        options = msgspec.structs.replace(self._options, group=self._named_group)
+        return QueueReader(self._connection, place, position, handling, options, selection, holds)
 
     def _named_group(self) -> str | None:
         return self.group if self._session.knows_pauses else None
