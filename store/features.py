@@ -58,6 +58,8 @@ LEVELS: Final = (
                 *("timers-note-only-their-own-transaction", "cancelled-again-is-remembered-anew"),
                 *("ids-of-messages-keep-no-batch", "redeliveries-note-only-their-own-message"),
                 *("Build.commit", "Vitals.is_drained"),
+                *("PauseGroup", "GroupPauseSet", "GroupPause", "GroupRecord.pause", "GroupView.pause"),
+                *("Event.type.GROUP_PAUSE", "Event.type.GROUP_RESUME"),
             }
         ),
     ),

@@ -237,11 +237,25 @@ class JoinRequest(msgspec.Struct, omit_defaults=True):
     filters: dict[str, str] = {}
 
 
+class GroupPause(msgspec.Struct):
+    """Why the broker hands out nothing to a group."""
+
+    since_ms: int
+    operator: str = ""
+    reason: str = ""
+    principal: str | None = None
+
+
 class Membership(msgspec.Struct):
+    """The answer to a join or a heartbeat. `paused` is UNSET from nodes that know no pauses of groups, or may have
+    neighbours that do not.
+    """
+
     member_id: str
     generation: int
     assignment: list[Assigned]
     session_timeout_ms: int
+    paused: GroupPause | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class GroupOffset(msgspec.Struct):

@@ -1,4 +1,4 @@
-"""Long polls: consumers wait for a queue, members for their group, readers of the log for an entry.
+"""Long polls: consumers wait for a queue or the end of a pause, members for their group, readers for an entry.
 
 A waiter costs nothing until its own queue or group moves: the state machine names the moved ones, and `wake` wakes
 their waiters. Only a few waiters are woken per turn of the loop, so that other work gets a turn in between. A group
@@ -6,10 +6,11 @@ that moves again and again wakes its members no faster than MEMBERS_TOLD_PER_S.
 """
 
 import asyncio
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from cluster.core.index_waiters import IndexWaiters
 from cluster.process.request_scope import note_polled
@@ -41,10 +42,12 @@ class AppliedWaiters:
         self._by_queue: dict[tuple[str, int], dict[asyncio.Future[None], None]] = {}
         self._by_topic: dict[str, dict[asyncio.Future[None], None]] = {}
         self._by_group: dict[str, dict[asyncio.Future[None], None]] = {}
+        self._by_pause: dict[str, dict[asyncio.Future[None], None]] = {}
         self.entries = IndexWaiters()
         """Waiters for the index of an entry, whatever the entry does."""
         self._touched: dict[tuple[str, int], None] = {}
         self._moved_groups: dict[str, None] = {}
+        self._turned_groups: dict[str, None] = {}
         self._resting: dict[str, bool] = {}
         """Groups whose members were told of a rebalance a moment ago; True when they have to be told again."""
         self._turns = _Turns()
@@ -53,7 +56,8 @@ class AppliedWaiters:
 
     def __len__(self) -> int:
         of_topics = {future for waiting in self._by_topic.values() for future in waiting}
-        return sum(map(len, self._by_queue.values())) + len(of_topics) + len(self.entries)
+        at_pauses = sum(map(len, self._by_pause.values()))
+        return sum(map(len, self._by_queue.values())) + len(of_topics) + at_pauses + len(self.entries)
 
     @property
     def waiting_for_groups(self) -> int:
@@ -68,6 +72,13 @@ class AppliedWaiters:
     def notice_groups(self, groups: Iterable[str]) -> None:
         """Remember groups whose generation moved on. Their waiters wake with the next `wake`."""
         self._moved_groups.update((group, None) for group in groups if group in self._by_group)
+
+    def notice_pauses(self, groups: Iterable[str]) -> None:
+        """Remember groups that were paused or resumed. Their members, and those who wait for the end of a pause, wake
+        with the next `wake`."""
+        for group in groups:
+            self._turned_groups[group] = None
+            self.notice_groups((group,))
 
     def notice_queues(self, queues: Iterable[tuple[str, int]]) -> None:
         """Remember queues, by topic and number, that became longer. Their waiters wake with the next `wake`."""
@@ -85,6 +96,10 @@ class AppliedWaiters:
             for group in self._moved_groups:
                 self._wake_group(group)
             self._moved_groups.clear()
+        if self._turned_groups:
+            for group in self._turned_groups:
+                self._turns.resolve(self._by_pause.pop(group, ()))
+            self._turned_groups.clear()
 
     def wake_topic(self, topic: str) -> None:
         """Wake the waiters for any queue of the topic."""
@@ -113,9 +128,12 @@ class AppliedWaiters:
     def close(self) -> None:
         """Wake all waiters. From now on waiting returns at once."""
         self.closed = True
-        for waiting in (*self._by_queue.values(), *self._by_topic.values(), *self._by_group.values()):
+        for waiting in itertools.chain(*(each.values() for each in self._waiting())):
             _resolve(waiting)
         self.entries.close()
+
+    def _waiting(self) -> "Iterable[dict[Any, dict[asyncio.Future[None], None]]]":
+        return (self._by_queue, self._by_topic, self._by_group, self._by_pause)
 
     async def wait_queue(self, topic: str, queue: int, timeout_s: float) -> bool:
         """Wait until a batch is appended to the queue. Return False after `timeout_s`."""
@@ -125,8 +143,12 @@ class AppliedWaiters:
         """Wait until a batch is appended to a queue of one of the topics. Return False after `timeout_s`."""
         return not self.closed and await _wait_among(self._by_topic, topics, timeout_s)
 
+    async def wait_pause(self, group: str, timeout_s: float) -> bool:
+        """Wait until the group is paused or resumed, or is deleted while paused. Return False after `timeout_s`."""
+        return not self.closed and await _wait_among(self._by_pause, (group,), timeout_s)
+
     async def wait_group(self, group: str, timeout_s: float, *, is_behind: bool = False) -> bool:
-        """Wait until the generation of the group may have moved on. Return False after `timeout_s`.
+        """Wait until the group may have moved on: its generation, or its pause. Return False after `timeout_s`.
 
         `is_behind` says that the generation is past the waiter's already: it is told at the end of the group's rest.
         """
@@ -155,6 +177,7 @@ class WakingStateMachine(StateMachine):
         outcomes = super().apply(entries, may_go_on)
         self._waiters.notice_queues(self.take_grown_queues())
         self._waiters.notice_groups(self.take_moved_groups())
+        self._waiters.notice_pauses(self.take_paused_groups())
         return outcomes
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 from aiohttp import web
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from cluster.budgets.pace import Pace
 from cluster.budgets.turns import ALL_GROUPS, REBALANCED_AT_ONCE, Turns
@@ -16,6 +16,7 @@ from cluster.core.core import Core
 from cluster.groups.commit_rules import check_commit
 from cluster.groups.lists import AssignedQueueView, GroupLists, no_group, queue_views
 from cluster.groups.offset_clones import clone_offsets
+from cluster.groups.pause_api import PauseView, told_pause
 from cluster.groups.session_expiry import SessionExpiry
 from cluster.groups.subscriptions import JoinRequest, require_queues, topic_filters
 from cluster.http.app import json_response, read_json
@@ -38,7 +39,6 @@ from cluster.problems import Problem
 from cluster.security import permissions
 from cluster.security.access import of_group
 from store.commands.groups import (
-    AssignedQueue,
     CloneOffsets,
     CommitOffsets,
     DeleteGroup,
@@ -62,10 +62,16 @@ class DeleteGroupQuery(Request, kw_only=True, frozen=True):
 
 
 class HeartbeatRequest(Request, kw_only=True, frozen=True):
-    """Keeps a member's session. With `wait_ms` the answer waits until the group leaves `generation`."""
+    """Keeps a member's session. With `wait_ms` the answer waits until the group leaves `generation`, or, with `paused`,
+    until that is not so any more."""
 
     generation: Natural | None = None
+    paused: bool | None = None
     wait_ms: WaitMs = 0
+
+    def knows(self, member: Membership) -> bool:
+        """Return whether the member knows already what it would be answered."""
+        return member.generation == self.generation and self.paused in (None, member.pause is not None)
 
 
 class OffsetEntry(Request, kw_only=True, frozen=True):
@@ -95,12 +101,14 @@ class ResetRequest(Request, kw_only=True, frozen=True):
 
 
 class MembershipView(Response, kw_only=True, frozen=True):
-    """Membership of one member, as answered to its join and to every heartbeat."""
+    """Membership of one member, as answered to its join and to every heartbeat. `paused` says why the group is handed
+    out nothing, and is null when it is not paused; absent below feature level 2."""
 
     member_id: str
     generation: int
     assignment: tuple[AssignedQueueView, ...]
     session_timeout_ms: int
+    paused: PauseView | UnsetType | None = UNSET
 
 
 class CommittedOffset(Response, kw_only=True, frozen=True):
@@ -289,8 +297,10 @@ class GroupCoordinator:
             applied = await core.propose(command)
         joined: Joined = applied.result
         self._sessions.heard(group, member_id, joined=True)
-        view = _membership(member_id, joined.generation, joined.assignment, joined.session_timeout_ms)
-        return json_response(view, 201)
+        membership = Membership(
+            joined.generation, joined.assignment, joined.session_timeout_ms, core.state.group_pause(group)
+        )
+        return json_response(self._view(member_id, membership), 201)
 
     async def heartbeat(self, request: web.Request) -> web.Response:
         core, loop = self._core, asyncio.get_running_loop()
@@ -304,7 +314,7 @@ class GroupCoordinator:
         ends_s = loop.time() + body.wait_ms / 1000
         is_behind = member.generation != body.generation and core.waiters.rests(group)
         try:
-            while (is_behind or member.generation == body.generation) and (left_s := ends_s - loop.time()) > 0:
+            while (is_behind or body.knows(member)) and (left_s := ends_s - loop.time()) > 0:
                 with core.holdings.long_poll(keeps_session=True):
                     if not await core.waiters.wait_group(group, left_s, is_behind=is_behind):
                         break
@@ -314,7 +324,16 @@ class GroupCoordinator:
         except asyncio.CancelledError:  # the connection broke
             self._sessions.broke(group, member_id, heartbeat)
             raise
-        return json_response(_membership(member_id, member.generation, member.assignment, member.session_timeout_ms))
+        return json_response(self._view(member_id, member))
+
+    def _view(self, member_id: str, member: Membership) -> MembershipView:
+        return MembershipView(
+            member_id=member_id,
+            generation=member.generation,
+            assignment=queue_views(member.assignment),
+            session_timeout_ms=member.session_timeout_ms,
+            paused=told_pause(self._core, member.pause),
+        )
 
     def _member(self, group: str, member_id: str) -> Membership:
         try:
@@ -422,17 +441,6 @@ class GroupCoordinator:
             if state.topic_id(topic) != topic_id:
                 raise Refused(TOPIC_NOT_FOUND, f"topic {topic} was deleted meanwhile", {"topic": topic})
         return tuple(targets)
-
-
-def _membership(
-    member_id: str, generation: int, assignment: tuple[AssignedQueue, ...], session_timeout_ms: int
-) -> MembershipView:
-    return MembershipView(
-        member_id=member_id,
-        generation=generation,
-        assignment=queue_views(assignment),
-        session_timeout_ms=session_timeout_ms,
-    )
 
 
 def _path_member(request: web.Request) -> str:

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from cluster.budgets.pace import Pace
 from cluster.core.core import Core
 from cluster.core.waiting import waits_since_ms
+from cluster.groups.pause_api import PauseView, pause_view
 from cluster.http.app import json_response
 from cluster.http.requests import Request, check_group, check_topic, parse_query
 from cluster.http.responses import Response, as_encoded, as_view, json_items
@@ -93,6 +94,7 @@ class GroupDetail(Response, kw_only=True, frozen=True):
     offsets_next: str | None
     retry_max_attempts: int
     retry_delays_ms: tuple[int, ...]
+    paused: PauseView | None
 
 
 class GroupsView(Response, kw_only=True, frozen=True):
@@ -255,6 +257,7 @@ class GroupLists:
             offsets_next=offsets_next,
             retry_max_attempts=view.retry_max_attempts,
             retry_delays_ms=view.retry_delays_ms,
+            paused=pause_view(view.pause),
         )
 
     def _members(self, group: str, after: str | None, limit: int) -> tuple[list[GroupMemberView], str | None]:

@@ -21,6 +21,7 @@ from cluster.budgets.pace import Pace
 from cluster.core.core import Core
 from cluster.filters.selection import Selects
 from cluster.groups.left_pops import LeftPops
+from cluster.groups.pause_api import PauseView, pause_view
 from cluster.groups.subscriptions import pop_filter
 from cluster.http.app import json_response, read_json
 from cluster.http.requests import (
@@ -107,10 +108,12 @@ class PoppedMessageView(MessageView, kw_only=True, frozen=True):
 
 
 class PopView(Response, kw_only=True, frozen=True):
-    """The popped messages. Messages not acknowledged by `invisible_until_ms` come again; absent without messages."""
+    """The popped messages. Messages not acknowledged by `invisible_until_ms` come again; absent without messages.
+    `paused` says why the group is handed out nothing; absent when it is not paused."""
 
     messages: list[PoppedMessageView]
     invisible_until_ms: int | UnsetType = UNSET
+    paused: PauseView | UnsetType = UNSET
 
 
 class PopAckedView(Response, kw_only=True, frozen=True):
@@ -234,8 +237,12 @@ class PopApi:
                     raise
             left_s = ends_s - loop.time()
             if left_s <= 0 or core.waiters.closed or time_of_filter.owes:
-                return json_response(PopView(messages=[]))
-            if popped is None or not self._may_take(command):
+                paused = pause_view(core.state.group_pause(group))
+                return json_response(PopView(messages=[], paused=UNSET if paused is None else paused))
+            if self._waits_for_resume(command):
+                with core.holdings.long_poll():
+                    await core.waiters.wait_pause(group, left_s)
+            elif popped is None or not self._may_take(command):
                 with core.holdings.long_poll():
                     await core.waiters.wait_topics((topic, RETRY_PREFIX + group), left_s)
             core.require_leader()
@@ -286,6 +293,13 @@ class PopApi:
         topic = self._core.state.topic_of_lease(group, handle)
         return topic is None or self._core.access.may(request, "read", permissions.topic(topic), asked_for=True)
 
+    def _waits_for_resume(self, command: Pop) -> bool:
+        """Return whether the group is paused, and has begun: a pop that the state machine has to note or to refuse is
+        proposed all the same, and gets no message.
+        """
+        state = self._core.state
+        return state.group_pause(command.group) is not None and state.poppable(command.group, command.topic) is not None
+
     def _may_take(self, command: Pop) -> bool:
         """Return whether a pop may find messages that no other pop under way has asked for. True also when the state
         machine has to note the group's beginning or to refuse the pop.
@@ -295,7 +309,7 @@ class PopApi:
 
     async def _try(self, command: Pop, selects: Selects | None) -> Popped | None:
         """Propose the pop and return the popped messages; None when no message can be found."""
-        if not self._may_take(command):
+        if self._waits_for_resume(command) or not self._may_take(command):
             return None
         self._core.response_budget.require_room()
         place = (command.group, command.topic)

@@ -17,7 +17,7 @@ from cluster.budgets.pace import Pace
 from cluster.core.core import Core
 from cluster.filters.selection import Selects, by_expression, by_tags, tag_set
 from cluster.http.app import json_response, msgpack_response, wants_msgpack
-from cluster.http.requests import Natural, Request, check_queue, check_topic, parse_query
+from cluster.http.requests import Natural, Request, check_group, check_queue, check_topic, parse_query
 from cluster.http.responses import Response
 from cluster.http.routes import JSON, MSGPACK, Route, json_of
 from cluster.messages.block_reader import READ_ERRORS, BlockReader
@@ -33,6 +33,7 @@ from cluster.messages.pull_pages import (
     WholeBlockPage,
 )
 from cluster.problems import Problem
+from cluster.security import permissions
 from cluster.security.access import of_topic
 
 
@@ -44,6 +45,8 @@ class PulledRange(Response, kw_only=True, frozen=True):
     next_offset: int
     max_offset: int
     min_offset: int
+    paused: bool | UnsetType = UNSET
+    """True when the group for which messages are read is paused; absent otherwise."""
 
 
 class PullView(PulledRange, kw_only=True, frozen=True):
@@ -106,7 +109,7 @@ class PullApi:
                 {200: {JSON: PullView, MSGPACK: BlockPullView}},
                 query=PullQuery,
                 answer_headers=(DISK_BYTES_HEADER,),
-                errors=("invalid_filter", *QUEUE_ERRORS, "offset_out_of_range", *READ_ERRORS),
+                errors=("invalid_filter", "invalid_group", *QUEUE_ERRORS, "offset_out_of_range", *READ_ERRORS),
                 redirects=True,
                 access=of_topic("read"),
             ),
@@ -127,6 +130,42 @@ class PullApi:
         queue = check_queue(request.match_info["queue"])
         query = parse_query(PullQuery, request.query)
         selects = selection_of(query)
+        if query.group is None:
+            return self._counted(topic, *await self._pulled(request, topic, queue, query, selects))
+        return await self._pull_for(query.group, request, topic, queue, query, selects)
+
+    async def _pull_for(
+        self, group: str, request: web.Request, topic: str, queue: int, query: PullQuery, selects: Selects | None
+    ) -> web.Response:
+        """Pull for a group: as if there were nothing while it is paused, also when it is paused meanwhile."""
+        core, loop = self._core, asyncio.get_running_loop()
+        core.access.require(request, "read", permissions.group(check_group(group)))
+        deadline_s = loop.time() + query.wait_ms / 1000
+        while True:
+            self._end_beyond(topic, queue, query.offset)
+            left_s = deadline_s - loop.time()
+            if core.state.group_pause(group) is None:
+                left = msgspec.structs.replace(query, wait_ms=max(int(left_s * 1000), 0))
+                response, page = await self._pulled(request, topic, queue, left, selects)
+                if core.state.group_pause(group) is None:
+                    return self._counted(topic, response, page)
+            elif left_s <= 0 or core.waiters.closed:
+                return self._nothing(request, topic, queue, query.offset)
+            else:
+                with core.holdings.long_poll():
+                    await core.waiters.wait_pause(group, left_s)
+
+    def _nothing(self, request: web.Request, topic: str, queue: int, offset: int) -> web.Response:
+        """Return the answer for a paused group, which goes on at the offset, or at the first one that is kept."""
+        start, end = self._core.state.min_offset(topic, queue), self._core.state.max_offset(topic, queue)
+        place = {"next_offset": max(offset, start), "max_offset": end, "min_offset": start}
+        if wants_msgpack(request):
+            return msgpack_response(BlockPullView(batches=[], paused=True, **place))
+        return json_response(PullView(messages=[], paused=True, **place))
+
+    async def _pulled(
+        self, request: web.Request, topic: str, queue: int, query: PullQuery, selects: Selects | None
+    ) -> tuple[web.Response, Page]:
         query = self._from_start(topic, queue, query)
         if not wants_msgpack(request):
             messages = MessagePage(topic, queue, query, selects, added_properties(self._core.state, topic))
@@ -137,7 +176,7 @@ class PullApi:
                 max_offset=max_offset,
                 min_offset=messages.min_offset,
             )
-            return _with_disk_bytes(json_response(view), messages)
+            return json_response(view), messages
         if selects is None:
             return await self._pull_blocks(request, topic, queue, query)
         blocks = BlockPage(query, selects)
@@ -145,7 +184,7 @@ class PullApi:
         pulled = BlockPullView(
             batches=blocks.batches, next_offset=blocks.next_offset, max_offset=max_offset, min_offset=blocks.min_offset
         )
-        return _with_disk_bytes(msgpack_response(pulled), blocks)
+        return msgpack_response(pulled), blocks
 
     async def offset(self, request: web.Request) -> web.Response:
         topic = check_topic(request.match_info["topic"])
@@ -159,13 +198,14 @@ class PullApi:
         offset, stored_at_ms = state.offset_at(topic, queue, query.at)
         return json_response(OffsetView(offset=offset, timestamp_ms=UNSET if stored_at_ms is None else stored_at_ms))
 
-    async def _pull_blocks(self, request: web.Request, topic: str, queue: int, query: PullQuery) -> web.Response:
+    async def _pull_blocks(
+        self, request: web.Request, topic: str, queue: int, query: PullQuery
+    ) -> tuple[web.Response, Page]:
         await self._wait_beyond(topic, queue, query.offset, query.wait_ms / 1000)
         self._core.response_budget.require_room()
         page = WholeBlockPage(query)
         async with self._turn(request, query):
             await self._scan(page, topic, queue, query, 0)
-        self._count(topic, page.found, page.size_bytes)
         max_offset = self._core.state.max_offset(topic, queue)
         pulled = BlockPullView(
             batches=page.batches,
@@ -173,7 +213,7 @@ class PullApi:
             max_offset=max_offset,
             min_offset=page.min_offset,
         )
-        return _with_disk_bytes(msgpack_response(pulled), page)
+        return msgpack_response(pulled), page
 
     def _from_start(self, topic: str, queue: int, query: PullQuery) -> PullQuery:
         """Return the query, moved to the start of the queue if its offset is before the start, where messages are
@@ -200,7 +240,6 @@ class PullApi:
                 deadline_s = min(deadline_s, asyncio.get_running_loop().time() + MOVED_WAIT_S)
             if page.found or not at_end or self._core.waiters.closed or left_s <= 0 or time_of_filter.owes:
                 break
-        self._count(topic, page.found, page.size_bytes)
         return self._core.state.max_offset(topic, queue)
 
     def _turn(self, request: web.Request, query: PullQuery) -> AbstractAsyncContextManager[None]:
@@ -256,22 +295,24 @@ class PullApi:
         """Wait until the queue has a message at `offset`, or the time is over. Raises Problem offset_out_of_range when
         the offset is beyond the end of the queue.
         """
+        if offset == self._end_beyond(topic, queue, offset) and timeout_s > 0:
+            with self._core.holdings.long_poll():
+                await self._core.waiters.wait_queue(topic, queue, timeout_s)
+
+    def _end_beyond(self, topic: str, queue: int, offset: int) -> int:
+        """Return the end of the queue. Raises Problem offset_out_of_range when the offset is beyond it."""
         end = self._core.state.max_offset(topic, queue)
         if offset > end:
             detail = f"queue {queue} of {topic} ends at {end}, offset {offset} is beyond it"
             raise Problem("offset_out_of_range", detail, {"topic": topic, "queue": queue, "max_offset": end})
-        if offset == end and timeout_s > 0:
-            with self._core.holdings.long_poll():
-                await self._core.waiters.wait_queue(topic, queue, timeout_s)
+        return end
 
-    def _count(self, topic: str, messages: int, size: int) -> None:
-        if messages:
-            self._core.metrics.pulled_messages.inc(messages)
-            self._core.metrics.pulled_bytes.inc(size)
-            self._core.topic_reads.add(topic, messages, size)
-
-
-def _with_disk_bytes(response: web.Response, page: Page) -> web.Response:
-    if page.disk_bytes:
-        response.headers[DISK_BYTES_HEADER] = str(page.disk_bytes)
-    return response
+    def _counted(self, topic: str, response: web.Response, page: Page) -> web.Response:
+        """Count what is handed out, and return the answer with what was read from disk for it."""
+        if page.found:
+            self._core.metrics.pulled_messages.inc(page.found)
+            self._core.metrics.pulled_bytes.inc(page.size_bytes)
+            self._core.topic_reads.add(topic, page.found, page.size_bytes)
+        if page.disk_bytes:
+            response.headers[DISK_BYTES_HEADER] = str(page.disk_bytes)
+        return response

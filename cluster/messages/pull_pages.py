@@ -30,6 +30,8 @@ class PullQuery(Request, kw_only=True, frozen=True):
     wait_ms: WaitMs = 0
     tags: Tags | None = None
     filter: str | None = None
+    group: str | None = None
+    """The group for which messages are read: while it is paused, there are none."""
 
 
 class PulledBatch(Response, kw_only=True, frozen=True):

@@ -44,7 +44,7 @@ class StateGauges:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._rest = _Rest(-REST_MS)
-        self.summed = {"consumer_lag": 0, "dead_letters": 0}
+        self.summed = {"consumer_lag": 0, "dead_letters": 0, "paused_groups": 0}
         """Number of queues of groups, and of groups, without a series of their own as of the last scrape."""
 
     def metrics(self) -> Iterator[GaugeMetricFamily | None]:
@@ -71,6 +71,23 @@ class StateGauges:
         )
         yield from self._lag()
         yield from self._dead_letters()
+        yield self._pauses()
+
+    def _pauses(self) -> GaugeMetricFamily:
+        seconds = GaugeMetricFamily(
+            "keelmq_group_paused_seconds",
+            "How long ago the group was paused; groups that are not paused have no series; the longest of all in the "
+            "series `(others)`",
+            labels=["group"],
+        )
+        ages_s = [(name, max(self._core.now_ms() - ms, 0) / 1000) for name, ms in self._core.state.paused_groups()]
+        for name, age_s in ages_s[:SERIES_MAX]:
+            seconds.add_metric([name], age_s)
+        rest = ages_s[SERIES_MAX:]
+        if rest:
+            seconds.add_metric([OTHERS], max(age_s for _, age_s in rest))
+        self.summed["paused_groups"] = len(rest)
+        return seconds
 
     def _age_s(self, state: TransactionState) -> float:
         """Return how long ago the oldest transaction in this state was prepared; 0 without one."""

@@ -24,6 +24,7 @@ from store.commands.groups import (
     DeleteGroup,
     GiveBack,
     GroupDeleted,
+    GroupPauseSet,
     GroupPut,
     Joined,
     JoinGroup,
@@ -32,6 +33,7 @@ from store.commands.groups import (
     MessagesGivenBack,
     OffsetsCommitted,
     OffsetsReset,
+    PauseGroup,
     PutGroup,
     ReplayDeadLetters,
     ResetOffsets,
@@ -111,6 +113,7 @@ Command = (
     | DeleteUser
     | PurgeTopic
     | CountBytes
+    | PauseGroup
 )
 """Every command; applying a command gives its result, or a refusal."""
 
@@ -146,6 +149,7 @@ Result = (
     | UserDeleted
     | TopicPurged
     | BytesCounted
+    | GroupPauseSet
 )
 _WITH_BATCHES: Final = (Produce, Prepare)
 

@@ -191,6 +191,36 @@ class DeadLettersReplayed(msgspec.Struct, frozen=True, array_like=True, forbid_u
     messages: tuple[DeadLetterReplayed, ...]
 
 
+class GroupPause(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Why a group is handed out nothing: since when by the replicated clock, by whom, and for which reason. `principal`
+    is the authenticated one, `operator` whoever the request named.
+    """
+
+    since_ms: int
+    operator: str = ""
+    reason: str = ""
+    principal: str | None = None
+
+
+class PauseGroup(CommandBase, frozen=True, tag=33):
+    """Hand out nothing to a group until it is resumed, or resume it (`paused` False). A group that is paused already
+    keeps its first pause.
+    """
+
+    group: str
+    paused: bool
+    operator: str = ""
+    reason: str = ""
+
+
+class GroupPauseSet(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The pause in force, None for a group that is not paused, and whether the command has changed that."""
+
+    group: str
+    pause: GroupPause | None
+    changed: bool
+
+
 class DeleteGroup(CommandBase, frozen=True, tag=27):
     """Remove a group that nobody uses. `operator` and `reason` are informational, for readers of the log."""
 

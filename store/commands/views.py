@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-from store.commands.groups import AssignedQueue, TopicFilter
+from store.commands.groups import AssignedQueue, GroupPause, TopicFilter
 from store.commands.messages import BlockEncoding, Position
 from store.commands.transactions import TransactionState
 from store.limits import RETRY_DELAYS_MS, RETRY_MAX_ATTEMPTS
@@ -76,6 +76,7 @@ class Membership(msgspec.Struct, frozen=True):
     generation: int
     assignment: tuple[AssignedQueue, ...]
     session_timeout_ms: int
+    pause: GroupPause | None = None
 
 
 class GroupView(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -87,6 +88,8 @@ class GroupView(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     """Filters by topic; a topic without a filter is read as a whole."""
     retry_max_attempts: int = RETRY_MAX_ATTEMPTS
     retry_delays_ms: tuple[int, ...] = RETRY_DELAYS_MS
+    pause: GroupPause | None = None
+    """Why the group is handed out nothing; None when it is not paused."""
 
 
 class GroupOffset(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

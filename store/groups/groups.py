@@ -17,6 +17,7 @@ from store.commands.groups import (
     CloneOffsets,
     CommitOffsets,
     GiveBack,
+    GroupPauseSet,
     GroupPut,
     Joined,
     JoinGroup,
@@ -24,6 +25,7 @@ from store.commands.groups import (
     Left,
     OffsetsCommitted,
     OffsetsReset,
+    PauseGroup,
     PutGroup,
     QueueOffset,
     ResetOffsets,
@@ -33,9 +35,7 @@ from store.errors import (
     GROUP_HAS_MEMBERS,
     GROUP_IS_POPPED,
     INVALID_REQUEST,
-    MEMBER_NOT_FOUND,
     OFFSET_OUT_OF_RANGE,
-    STALE_GENERATION,
     Refused,
 )
 from store.features import FEATURES
@@ -43,8 +43,20 @@ from store.groups.assignment import TopicQueue, assign, topic_queues
 from store.groups.given_back import GivenBackMarks, GivingGroup
 from store.groups.history import GroupHistory, encoded_commits
 from store.groups.leases import Leases
+from store.groups.pauses import event_of, turn
 from store.groups.queries import GroupQueries
-from store.groups.record import Group, GroupRecord, Member, assigned_queues, client_of, moves_back, not_assigned
+from store.groups.record import (
+    Group,
+    GroupRecord,
+    Member,
+    assigned_queues,
+    client_of,
+    encoded_group,
+    fenced_member,
+    moves_back,
+    not_assigned,
+    require_member,
+)
 from store.groups.resets import Resets
 from store.groups.settings import check_settings
 from store.groups.subscription import Subscription, check_subscription, selecting
@@ -60,7 +72,6 @@ from store.steps import Steps
 KEYS_IN_RANGE_MIN: Final = 16
 """Number of keys from which on they are deleted as a range, which costs reads of the index for ever after."""
 
-_encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(GroupRecord).decode
 
 
@@ -129,7 +140,7 @@ class Groups(GroupQueries):
 
     def leave(self, command: LeaveGroup) -> Left:
         group = self._require(command.group)
-        _require_member(group, command.member_id)
+        require_member(group, command.member_id)
         del group.record.members[command.member_id]
         self._rebalance(group)
         self._store(group)
@@ -212,6 +223,16 @@ class Groups(GroupQueries):
             self._history.committed((group.record.id, topic.id, queue), offset, commits[0])
             self._set_offsets(group, [(topic, queue, offset)])
 
+    def set_pause(self, command: PauseGroup, at: At) -> GroupPauseSet:
+        """Pause or resume the group. Refused (`group_not_found`)."""
+        group = self._require(command.group)
+        done = turn(group, command, at)
+        if done.changed:
+            self._store(group)
+            self._turned[group.name] = None
+            self._outcomes.add(event_of(command))
+        return done
+
     def remove(self, name: str) -> int:
         """Remove the group with its offsets and return its id. Refused (`group_has_members`, `group_is_popped`) while
         the group is in use.
@@ -228,6 +249,8 @@ class Groups(GroupQueries):
         self._groups.remove(group)
         self._names.remove(name)
         self._moved[name] = None
+        if group.record.pause is not None:
+            self._turned[name] = None
         return group_id
 
     def put(self, command: PutGroup) -> GroupPut:
@@ -354,7 +377,7 @@ class Groups(GroupQueries):
         """
         if command.member_id is not None:
             group = self._require(command.group)
-            return group, set(_fenced_member(group, command.member_id, command.generation).assignment)
+            return group, set(fenced_member(group, command.member_id, command.generation).assignment)
         found = self._groups.get(command.group)
         if found is not None and found.record.members:
             detail = f"group {found.name} has members: commit as one of them"
@@ -423,21 +446,4 @@ class Groups(GroupQueries):
             self._marks.forget(group.record.id, topic.id, queue, offset)
 
     def _store(self, group: Group) -> None:
-        self._index.put(keys.group(group.name), _encode(group.record))
-
-
-def _require_member(group: Group, member_id: str) -> Member:
-    member = group.record.members.get(member_id)
-    if member is None:
-        detail = f"member {member_id} is not in group {group.name}: join again"
-        raise Refused(MEMBER_NOT_FOUND, detail, {"generation": group.record.generation})
-    return member
-
-
-def _fenced_member(group: Group, member_id: str, generation: int | None) -> Member:
-    member = _require_member(group, member_id)
-    current = group.record.generation
-    if generation != current:
-        detail = f"group {group.name} is at generation {current}, not {generation}: look at the assignment again"
-        raise Refused(STALE_GENERATION, detail, {"generation": current})
-    return member
+        self._index.put(keys.group(group.name), encoded_group(group.record))

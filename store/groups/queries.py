@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 
-from store.commands.groups import QueueOffset
+from store.commands.groups import GroupPause, QueueOffset
 from store.commands.views import GroupOffset, GroupView, Membership, MemberView
 from store.errors import GROUP_NOT_FOUND, Refused
 from store.groups.given_back import GivingGroup
@@ -24,6 +24,7 @@ class GroupQueries:
         self._groups = KnownGroups()
         self._names = SortedNames()
         self._moved: dict[str, None] = {}
+        self._turned: dict[str, None] = {}
 
     def view(self, name: str) -> GroupView | None:
         group = self._groups.get(name)
@@ -62,7 +63,7 @@ class GroupQueries:
         member = record.members.get(member_id)
         if member is None:
             return None
-        return Membership(record.generation, assigned_queues(member), member.session_timeout_ms)
+        return Membership(record.generation, assigned_queues(member), member.session_timeout_ms, record.pause)
 
     def rebalance_size(self, name: str, topics: Iterable[str]) -> int:
         """Return the number of members and queues that a rebalance of the group visits, with `topics` in addition to
@@ -92,6 +93,22 @@ class GroupQueries:
         members that read it.
         """
         return sum(self.rebalance_size(group.name, ()) for group in self._groups.subscribers(topic))
+
+    def pause(self, name: str) -> GroupPause | None:
+        """Return why the group is handed out nothing; None when it is not paused, or does not exist."""
+        group = self._groups.get(name)
+        return group.record.pause if group is not None else None
+
+    def paused(self) -> list[tuple[str, int]]:
+        """Return the groups that are paused, by name, each with the time since when; visits each group."""
+        pauses = ((group.name, group.record.pause) for group in self._groups.values())
+        return sorted((name, pause.since_ms) for name, pause in pauses if pause is not None)
+
+    def take_paused(self) -> tuple[str, ...]:
+        """Return the groups that were paused, resumed, or deleted while paused, since the last call."""
+        turned = tuple(self._turned)
+        self._turned.clear()
+        return turned
 
     def take_moved(self) -> tuple[str, ...]:
         """Return the groups whose generation changed since the last call."""

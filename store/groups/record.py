@@ -2,9 +2,17 @@
 
 import msgspec
 
-from store.commands.groups import AssignedQueue, CommitOffsets, GiveBack, GivenBack, QueueOffset, TopicFilter
+from store.commands.groups import (
+    AssignedQueue,
+    CommitOffsets,
+    GiveBack,
+    GivenBack,
+    GroupPause,
+    QueueOffset,
+    TopicFilter,
+)
 from store.commands.views import GroupView, MemberView
-from store.errors import NOT_ASSIGNED, OFFSET_MOVES_BACK, Refused
+from store.errors import MEMBER_NOT_FOUND, NOT_ASSIGNED, OFFSET_MOVES_BACK, STALE_GENERATION, Refused
 from store.groups.assignment import TopicQueue
 from store.groups.offsets import Offsets
 from store.limits import RETRY_DELAYS_MS, RETRY_MAX_ATTEMPTS
@@ -27,6 +35,18 @@ class GroupRecord(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     filters: tuple[TopicFilter, ...] = ()
     retry_max_attempts: int = RETRY_MAX_ATTEMPTS
     retry_delays_ms: tuple[int, ...] = RETRY_DELAYS_MS
+    pause: GroupPause | None = None
+
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def encoded_group(record: GroupRecord) -> bytes:
+    """Return the value of a group in the index. Without a pause the field is left out: nodes of feature level 1, where
+    no group is paused, read and write the others alone.
+    """
+    fields = msgspec.structs.astuple(record)
+    return _encode(fields[:-1] if record.pause is None else fields)
 
 
 class Group:
@@ -76,4 +96,22 @@ def view_of(group: Group, *, with_members: bool = True) -> GroupView:
         record.filters,
         record.retry_max_attempts,
         record.retry_delays_ms,
+        record.pause,
     )
+
+
+def require_member(group: Group, member_id: str) -> Member:
+    member = group.record.members.get(member_id)
+    if member is None:
+        detail = f"member {member_id} is not in group {group.name}: join again"
+        raise Refused(MEMBER_NOT_FOUND, detail, {"generation": group.record.generation})
+    return member
+
+
+def fenced_member(group: Group, member_id: str, generation: int | None) -> Member:
+    member = require_member(group, member_id)
+    current = group.record.generation
+    if generation != current:
+        detail = f"group {group.name} is at generation {current}, not {generation}: look at the assignment again"
+        raise Refused(STALE_GENERATION, detail, {"generation": current})
+    return member

@@ -7,12 +7,11 @@ affected.
 """
 
 from store.commands.groups import DeleteGroup, GroupDeleted
-from store.errors import INVALID_REQUEST, Refused
 from store.groups.given_back import GivenBackMarks
 from store.groups.groups import Groups
 from store.groups.history import GroupHistory
 from store.groups.leases import Leases
-from store.limits import OPERATOR_BYTES_MAX, REASON_BYTES_MAX
+from store.groups.settings import check_note
 from store.messages.message_index import MessageIndex
 from store.messages.topics import DLQ_PREFIX, RETRY_PREFIX, Topics
 from store.steps import finish
@@ -39,12 +38,7 @@ class GroupRemoval:
         """Delete the group. Refused (`group_not_found`, `group_has_members`, `group_is_popped`) when it does not exist
         or is in use, and (`invalid_request`) for an operator or reason that is too long.
         """
-        for name, text, most in (
-            ("operator", command.operator, OPERATOR_BYTES_MAX),
-            ("reason", command.reason, REASON_BYTES_MAX),
-        ):
-            if len(text.encode()) > most:
-                raise Refused(INVALID_REQUEST, f"{name}: more than {most} bytes")
+        check_note(command.operator, command.reason)
         group_id = self._groups.remove(command.group)
         self._marks.forget_group(group_id)
         self._history.forget_group(group_id)

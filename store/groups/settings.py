@@ -1,8 +1,8 @@
-"""Checks of a group's settings."""
+"""Checks of a group's settings, and of the notes of who changed a group."""
 
 from store.commands.groups import PutGroup
 from store.errors import INVALID_REQUEST, Refused
-from store.limits import DELAY_MAX_MS, RETRY_DELAYS_MAX, RETRY_MAX_ATTEMPTS_MAX
+from store.limits import DELAY_MAX_MS, OPERATOR_BYTES_MAX, REASON_BYTES_MAX, RETRY_DELAYS_MAX, RETRY_MAX_ATTEMPTS_MAX
 
 
 def check_settings(command: PutGroup) -> None:
@@ -15,3 +15,10 @@ def check_settings(command: PutGroup) -> None:
     for delay_ms in delays_ms or ():
         if not 0 <= delay_ms <= DELAY_MAX_MS:
             raise Refused(INVALID_REQUEST, f"retry_delays_ms must be 0 to {DELAY_MAX_MS}, not {delay_ms}")
+
+
+def check_note(operator: str, reason: str) -> None:
+    """Refuse (`invalid_request`) an operator or reason that is too long."""
+    for name, text, most in (("operator", operator, OPERATOR_BYTES_MAX), ("reason", reason, REASON_BYTES_MAX)):
+        if len(text.encode()) > most:
+            raise Refused(INVALID_REQUEST, f"{name}: more than {most} bytes")

@@ -35,6 +35,8 @@ EventType = Literal[
     "EXPIRE",
     "RESET",
     "PURGE",
+    "GROUP_PAUSE",
+    "GROUP_RESUME",
 ]
 
 
@@ -53,13 +55,13 @@ class MessagesOf(msgspec.Struct, array_like=True, forbid_unknown_fields=True, fr
 class Event(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False):
     """One effect on `messages` or on a transaction; `offset` is the offset of the first message.
 
-    `offset_end` is for ACK and RESET: the group's offset moved from `offset` to it; a RESET without `offset` is where
-    the group begins. A PURGE removed the messages of the queue from `offset` to it. `group` is the consumer group for
-    ACK, RETRY, DLQ and RESET; an event with messages and without `group` refers to the producer group of the messages.
-    `attempt` counts how often a message was given back, or a transaction was checked. `message_id` is for messages
-    without a block in the log. Without `topic`, the topic of the batch is meant. `filter` is for ACK: the place, in the
-    outcome's filters, of the expression that selected the group's messages; the others were passed unread. It is None
-    for a group that reads all.
+    `offset_end` is for ACK and RESET: the group's offset moved from `offset` to it; a RESET without `offset` is
+    where the group begins. A PURGE removed the messages of the queue from `offset` to it. `group` is the consumer
+    group for ACK, RETRY, DLQ, RESET, GROUP_PAUSE and GROUP_RESUME; an event with messages and without `group`
+    refers to the producer group of the messages. `attempt` counts how often a message was given back, or a
+    transaction was checked. `message_id` is for messages without a block in the log. Without `topic`, the topic of
+    the batch is meant. `filter` is for ACK: the place, in the outcome's filters, of the expression that selected
+    the group's messages; the others were passed unread. It is None for a group that reads all.
     """
 
     type: EventType

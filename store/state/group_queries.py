@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator
 
+from store.commands.groups import GroupPause
 from store.commands.views import GroupOffset, GroupView, Membership, MemberView
 from store.groups.given_back import REPLAYED
 from store.groups.pops import Pops
@@ -76,6 +77,18 @@ class QueriesOnGroups:
     def take_moved_groups(self) -> tuple[str, ...]:
         """Return the groups whose generation changed since the last call; for members that wait for a change."""
         return self._groups.take_moved()
+
+    def group_pause(self, group: str) -> GroupPause | None:
+        """Return why the group is handed out nothing; None when it is not paused, or does not exist."""
+        return self._groups.pause(group)
+
+    def paused_groups(self) -> list[tuple[str, int]]:
+        """Return the groups that are paused, by name, each with the time since when; visits each group."""
+        return self._groups.paused()
+
+    def take_paused_groups(self) -> tuple[str, ...]:
+        """Return the groups that were paused, resumed, or deleted while paused, since the last call."""
+        return self._groups.take_paused()
 
     def group_head(self, name: str) -> GroupView | None:
         """Return the group without its members; None when it does not exist."""

@@ -190,7 +190,8 @@ def forgets_commits() -> None:
 
 
 def takes_any_generation() -> None:
-    from store.groups.groups import Groups, _require_member
+    from store.groups.groups import Groups
+    from store.groups.record import require_member
 
     fence = Groups._fence
 
@@ -198,7 +199,7 @@ def takes_any_generation() -> None:
         if command.member_id is None:
             return fence(self, command)
         group = self._require(command.group)
-        _require_member(group, command.member_id)
+        require_member(group, command.member_id)
         return group, None
 
     _replace(Groups, "_fence", fence_strangers_only)

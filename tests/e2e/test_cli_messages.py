@@ -109,6 +109,24 @@ def test_group_settings_are_shown_and_changed(shell: Shell, topic: str) -> None:
     shell("group", "settings", group, "--delays", "soon", code=2)
 
 
+def test_a_group_is_paused_and_resumed_from_the_shell(shell: Shell, topic: str) -> None:
+    group = f"paused-{topic}"
+    assert "group_not_found" in shell("group", "pause", group, code=1).stderr
+    shell.call("PUT", f"/v1/groups/{group}", {})
+    assert f"group {group} was not paused" in shell("group", "resume", group).stdout
+    told = shell("group", "pause", group, "--reason", "moved", "--operator", "ann").stdout
+    assert f"group {group} is paused since " in told
+    assert told.endswith("by ann: moved\n")
+    assert told.strip() in shell("group", "show", group).stdout
+    again = shell("group", "pause", group, "--reason", "other").stdout
+    assert again == f"group {group} was paused already\n{told}"
+    (line,) = (line for line in shell("group", "list").stdout.splitlines() if group in line)
+    assert not line.rstrip().endswith("-")
+    resumed = shell.json("group", "resume", group)
+    assert (resumed["paused"], resumed["changed"]) == (None, True)
+    assert "paused since" not in shell("group", "show", group).stdout
+
+
 def test_offsets_are_cloned_from_the_shell(shell: Shell, topic: str) -> None:
     source, target = f"from-{topic}", f"to-{topic}"
     for queue in ("0", "1"):

@@ -145,6 +145,34 @@ def test_a_reset_shows_first_what_it_does(cluster: ClusterProcess, page: Page) -
     assert committed(leader, "reset-group") == [2, 1]
 
 
+def test_a_group_is_paused_and_resumed(cluster: ClusterProcess, page: Page) -> None:
+    leader = cluster.wait_leader()
+    make(leader, "pause")
+    send(leader, "pause", {"body": "x"})
+    ok(leader.request("PUT", "/v1/groups/pause-group", payload={}))
+    page.open(leader, "/groups/pause-group")
+    page.fill("pause", operator="ann", reason="the database is <b>moved</b>")
+    page.press("Pause", "pause")
+    assert "Reason: the database is <b>moved</b>" in page.confirm(wanted=False)
+    assert ok(leader.request("GET", "/v1/groups/pause-group"))["paused"] is None
+    page.press("Pause", "pause")
+    page.confirm()
+    page.said("Paused: group pause-group")
+    page.until("Paused: by ann, because of: the database is <b>moved</b>.")
+    pulled = ok(leader.request("GET", "/v1/topics/pause/queues/0/messages?offset=0&group=pause-group"))
+    assert (pulled["messages"], pulled["paused"]) == ([], True)
+    page.open(leader, "/groups?from=pause-group")
+    page.until("Paused since", "pause-group")
+    page.open(leader, "/groups/pause-group")
+    page.fill("pause", operator="ann", reason="done")
+    page.press("Resume", "pause")
+    assert "goes on where it was paused" in page.confirm()
+    page.said("Resumed: group pause-group")
+    assert (
+        len(ok(leader.request("GET", "/v1/topics/pause/queues/0/messages?offset=0&group=pause-group"))["messages"]) == 1
+    )
+
+
 def test_a_group_takes_over_the_offsets_of_another_one(cluster: ClusterProcess, page: Page) -> None:
     leader = cluster.wait_leader()
     make(leader, "clone")
@@ -230,7 +258,7 @@ def test_who_may_only_look_sees_why_nothing_can_be_done(closed: ClusterProcess, 
     page.until("Nodes")
     for view, forms, action in (
         (f"/topics/{TOPIC}", ("send", "alter"), f"keelmq auth acl allow {looks.name} alter topic:{TOPIC}"),
-        (f"/groups/{GROUP}", ("reset",), f"keelmq auth acl allow {looks.name} reset group:{GROUP}"),
+        (f"/groups/{GROUP}", ("pause", "reset"), f"keelmq auth acl allow {looks.name} reset group:{GROUP}"),
         ("/settings", ("settings",), f"keelmq auth acl allow {looks.name} admin cluster"),
     ):
         page.open(leader, view)

@@ -6,16 +6,18 @@ from typing import Any
 
 import pytest
 
-from keelmq import Admin, Connection, Consumer, ReceivedMessage
+from keelmq import Admin, Connection, Consumer, PopConsumer, ReceivedMessage
 from keelmq.errors import ConsumeTimeout, KeelMQError, QueueLost
-from tests.e2e.cluster_process import until
+from tests.e2e.cluster_process import ClusterProcess, until
 from tests.e2e.fixtures import fresh_topic
+from tests.e2e.fixtures import own_cluster as make_own_cluster
 from tests.e2e.test_sdk_consumer import Collector, committed, fill
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
 
 topic = fresh_topic(queues=2)
+own_cluster = make_own_cluster()
 
 
 async def until_committed(connection: Connection, group: str, expected: dict[int, int]) -> None:
@@ -60,6 +62,42 @@ async def test_a_single_queue_is_paused(connection: Connection, topic: str) -> N
         assert len(seen.bodies) == 7
         member.resume((topic, 0))
         await until_committed(connection, topic, {0: 5, 1: 7})
+
+
+async def test_a_paused_group_stays_paused_across_leaders_and_restarts(own_cluster: ClusterProcess) -> None:
+    own_cluster.wait_leader()
+    connection = Connection(own_cluster.servers)
+    admin = Admin(connection)
+    await admin.put_topic("orders", queues=1)
+    members, workers = Collector(), Collector()
+    async with (
+        Consumer([], "members", "orders", members, start="earliest", connection=connection) as consumer,
+        PopConsumer(workers, topic="orders", group="workers", connection=connection, wait_ms=500) as pops,
+    ):
+        await fill(connection, "orders", 3)
+        await until(lambda: len(members.bodies) == len(workers.bodies) == 3)
+        for group in ("members", "workers"):
+            done = await admin.pause_group(group, operator="ann", reason="the database is moved")
+            assert done.changed
+            assert done.paused is not None
+        await until(lambda: consumer.group_paused and pops.group_paused)
+        own_cluster.wait_leader().kill()
+        own_cluster.wait_leader(among=own_cluster.alive())
+        await fill(connection, "orders", 4)
+        own_cluster.stop()
+        own_cluster.start()
+        own_cluster.wait_leader()
+        found = await admin.group("members")
+        assert found.paused is not None
+        assert (found.paused.operator, found.paused.reason) == ("ann", "the database is moved")
+        assert await consumer._session.committed() == {("orders", 0): 3}
+        assert (len(members.bodies), len(workers.bodies)) == (3, 3)
+        for group in ("members", "workers"):
+            assert (await admin.resume_group(group)).changed
+        await until(lambda: len(members.bodies) == len(workers.bodies) == 7)
+        await until(lambda: not consumer.group_paused)
+    assert members.numbers() == workers.numbers() == [0, 0, 1, 1, 2, 2, 3]
+    connection.close()
 
 
 async def test_a_handler_that_hangs_is_cut_off_and_its_message_comes_again(connection: Connection, topic: str) -> None:

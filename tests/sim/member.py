@@ -48,6 +48,7 @@ class Fleet(Protocol):
     topics: tuple[str, ...]
     running: bool
     healed: bool
+    name_their_group: bool
 
     @property
     def model(self) -> GroupModel: ...
@@ -170,7 +171,7 @@ class Member:
         """Read from any node, process, and go on."""
         fleet, (topic, queue), offset, generation = self._fleet, place, positions[place], self._generation
         most, wait_ms = (HEAL_MESSAGES, 0) if fleet.healed else (PULL_MESSAGES, PULL_WAIT_MS)
-        query = f"offset={offset}&max_messages={most}&wait_ms={wait_ms}"
+        query = f"offset={offset}&max_messages={most}&wait_ms={wait_ms}{f'&group={GROUP}' * fleet.name_their_group}"
         request = Request(
             "GET", f"/v1/topics/{quote(topic, safe='')}/queues/{queue}/messages?{query}", headers={"Accept": MSGPACK}
         )

@@ -41,6 +41,8 @@ class Members:
         self.topics = tuple(sorted(self.random.sample(list(topics), self.random.randint(1, len(topics)))))
         self.running = True
         self.healed = False
+        self.name_their_group = False
+        """True if pulls name the group, so that a paused one gets nothing."""
         self._queues = topics
         self._members: list[Member] = []
         self._made = 0

@@ -4,7 +4,16 @@ from collections.abc import Callable
 
 import pytest
 
-from store.commands.groups import DeleteGroup, GroupDeleted, Joined, OffsetsReset, ResetOffsets
+from store.commands.groups import (
+    DeleteGroup,
+    GroupDeleted,
+    GroupPause,
+    GroupPauseSet,
+    Joined,
+    OffsetsReset,
+    PauseGroup,
+    ResetOffsets,
+)
 from store.commands.groups import QueueOffset as At
 from store.commands.pops import (
     AckOutcome,
@@ -19,7 +28,7 @@ from store.commands.pops import (
     PopsAcked,
     PopsExpired,
 )
-from store.errors import GROUP_HAS_MEMBERS, GROUP_IS_POPPED, HANDLE_EXPIRED, Refused
+from store.errors import GROUP_HAS_MEMBERS, GROUP_IS_POPPED, GROUP_NOT_FOUND, HANDLE_EXPIRED, Refused
 
 from .checkers import Violation
 from .checkers.group_model import GroupModel, KnownGroup
@@ -126,3 +135,18 @@ def test_a_group_has_members_or_pop_consumers(model: PopModel) -> None:
     groups.known["g"] = KnownGroup(members={"m"})
     broken("pop_or_members", lambda: pop(PopModel(groups, Retention()), 0))
     PopModel(groups, Retention()).pop(Pop("g", "orders", "w", 8, 1), refused, NOW_MS)
+
+
+def test_a_paused_group_pops_nothing_and_is_paused_once(model: PopModel) -> None:
+    pause, since = PauseGroup("g", True), GroupPause(NOW_MS)
+    broken("paused", lambda: model.pause(pause, GroupPauseSet("g", None, changed=True)))
+    broken("paused", lambda: model.pause(pause, GroupPauseSet("g", since, changed=False)))
+    model.pause(pause, Refused(GROUP_NOT_FOUND, ""))
+    pop(model, 2, raft_index=8)
+    model.pause(pause, GroupPauseSet("g", since, changed=True))
+    model.pause(pause, GroupPauseSet("g", since, changed=False))
+    pop(model)
+    broken("paused", lambda: pop(model, 3, raft_index=9))
+    ack(model, "acked")
+    model.pause(PauseGroup("g", False), GroupPauseSet("g", None, changed=True))
+    pop(model, 3, raft_index=9)

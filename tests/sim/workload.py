@@ -13,7 +13,10 @@ from .checkers.history import History
 from .clients import MSGPACK, Answer, Clients, decode_body, json_request, msgpack_request
 from .delayers import Delayers
 from .ledger import BatchKey, Ledger, SentBatch
+from .member import GROUP as MEMBERS
 from .members import Members
+from .pausers import Pausers
+from .poppers import GROUP as POPPERS
 from .poppers import Poppers
 from .producers import Producers
 from .purge_settings import PurgeSettings
@@ -81,6 +84,10 @@ class Workload:
         self.delayers = Delayers(world, clients, self.ledger, history, are_there=takes_back)
         self.members = Members(world, clients, self.batches, history, self.queues, services)
         self.poppers = Poppers(world, clients, self.batches, history, self.queues, services)
+        there = ((MEMBERS, services.members), (POPPERS, services.poppers))
+        groups = () if purges is None else tuple(group for group, is_there in there if is_there)
+        self.pausers = Pausers(world, clients, history, groups)
+        self.members.name_their_group = bool(groups)
 
     def start(self) -> None:
         for topic, queues in TOPICS.items():
@@ -92,6 +99,7 @@ class Workload:
         self.poppers.start()
         self.purgers.start()
         self.delayers.start()
+        self.pausers.start()
         self._act_later()
 
     def end_load(self) -> None:
@@ -101,6 +109,7 @@ class Workload:
         self.producers.heal()
         self.purgers.heal()
         self.delayers.heal()
+        self.pausers.heal()
         self.members.healed = self.poppers.healed = True
         self._produce_for_certain()
 
@@ -114,7 +123,7 @@ class Workload:
         if self._clients.open_requests:
             return f"{self._clients.open_requests} requests are not answered"
         ends = self.ledger.ends
-        unsettled = self.purgers.unsettled() or self.producers.unsettled()
+        unsettled = self.purgers.unsettled() or self.producers.unsettled() or self.pausers.unsettled()
         return unsettled or self.members.unsettled(ends) or self.poppers.unsettled(ends)
 
     def stop(self) -> None:

@@ -29,6 +29,7 @@ from store.commands.groups import (
     GivenBack,
     JoinGroup,
     LeaveGroup,
+    PauseGroup,
     PutGroup,
     QueueOffset,
     ReplayDeadLetters,
@@ -262,7 +263,7 @@ def _commands(number: int, draw: Random) -> tuple[Proposal | Command, ...]:
 
 def _of_level_2(number: int) -> tuple[Command, ...]:
     """Return the commands that level 2 added, for an entry: three entries create, replace and delete a user. Limits in
-    bytes come and go.
+    bytes come and go, and groups are paused and resumed.
     """
     user, step = f"user-{number // 3}", number % 3
     if step == 2:
@@ -276,6 +277,7 @@ def _of_level_2(number: int) -> tuple[Command, ...]:
         PutSettings(log_retention_bytes=(-1, 20_000, 0)[number % 7 % 3]),
         ExpireMessages(every, 1 + number % 11, by_bytes_before=(number % 4 > 0) * (1 << 20)),
         *((PurgeTopic("points", number % 3 or None),) if number % 10 == 0 else ()),
+        *((PauseGroup("gp"[number % 2], number % 8 < 4, "ann", "why"),) if number % 4 < 2 else ()),
     )
     return PutUser(user, (f"name-{number % 40}",), (token,), (rule,), step and number - 1), *sizes
 

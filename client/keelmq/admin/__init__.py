@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from keelmq.admin.groups import GroupDetail as GroupDetail
     from keelmq.admin.groups import GroupMember as GroupMember
     from keelmq.admin.groups import GroupOffset as GroupOffset
+    from keelmq.admin.groups import GroupPause as GroupPause
+    from keelmq.admin.groups import GroupPauseResult as GroupPauseResult
     from keelmq.admin.groups import GroupSettings as GroupSettings
     from keelmq.admin.messages import DeadLetter as DeadLetter
     from keelmq.admin.messages import DeadLetterPage as DeadLetterPage
@@ -112,6 +114,8 @@ _MODULES = {
     "GroupDetail": "groups",
     "GroupMember": "groups",
     "GroupOffset": "groups",
+    "GroupPause": "groups",
+    "GroupPauseResult": "groups",
     "GroupSettings": "groups",
     "HalfMessages": "transactions",
     "ImportStep": "definition_plans",

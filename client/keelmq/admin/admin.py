@@ -8,7 +8,8 @@ from keelmq.admin.backups import BackupBegun
 from keelmq.admin.calls import AdminCalls, given_of, group_path, message_path, query_of, topic_path
 from keelmq.admin.changes import ClusterMembers, ClusterSettings, FeatureLevel, JoinToken, RebuildStarted
 from keelmq.admin.cluster import ClusterStatus
-from keelmq.admin.groups import CommittedOffsets, GroupDetail, GroupMember, GroupOffset, GroupSettings
+from keelmq.admin.group_calls import GroupCalls
+from keelmq.admin.group_calls import ResetTo as ResetTo
 from keelmq.admin.messages import (
     DeadLetterPage,
     FoundMessage,
@@ -20,21 +21,18 @@ from keelmq.admin.messages import (
 from keelmq.admin.topics import PurgedTopic, TopicInfo
 from keelmq.admin.traces import MessageTrace
 from keelmq.admin.transactions import DecidedTransaction, ResumedTransaction, TransactionDetail, TransactionPage
-from keelmq.admin.view import View, view_of, views_of
-from keelmq.errors import InvalidRequest, NotFound, OffsetOutOfRange
+from keelmq.admin.view import views_of
+from keelmq.errors import NotFound, OffsetOutOfRange
 from keelmq.limits import (
     INT64_MAX,
     LIST_MAX,
     NODE_ID_MAX,
     QUEUES_MAX,
     check_audit,
-    check_group,
     check_range,
-    check_topic,
     check_transaction_id,
 )
 from keelmq.producing.scheduled import cancel_scheduled
-from keelmq.transport.connection import Connection
 from keelmq.transport.retry import Deadline
 from keelmq.wire import NEXT_INDEX_HEADER
 
@@ -49,20 +47,14 @@ LOG_MARGIN_MS: Final = 5_000
 
 OCTETS: Final = "application/octet-stream, application/json"
 
-ResetTo = Literal["earliest", "latest"]
 
-
-class Admin:
+class Admin(GroupCalls):
     """Sends administration calls to one cluster over `connection`, which the caller owns and closes.
 
     Names are checked before anything is sent. Every method raises the errors of Connection.call, and Corrupt
     (`invalid_response`) when an answer does not follow the contract. Fields that only a newer broker knows are ignored;
     `document` of an answer has them.
     """
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._calls = AdminCalls(connection)
 
     async def put_topic(
         self,
@@ -209,41 +201,6 @@ class Admin:
         Only the leader knows the progress of the other nodes."""
         return await self._calls.view(ClusterStatus, "GET", "/v1/cluster", anywhere=not leader, leader_only=leader)
 
-    async def groups(self) -> list[GroupDetail]:
-        """Return all groups by name, fetched page by page; each with at most 1,000 members and 1,000 offsets."""
-        return await self._calls.pages(GroupDetail, "/v1/groups", "groups", {})
-
-    async def group(self, group: str) -> GroupDetail:
-        """Return the group with all members and offsets; fetches further pages as needed."""
-        path = group_path(group)
-        first = await self._calls.view(GroupDetail, "GET", path)
-        found = {**first.document}
-        lists: tuple[tuple[str, type[View]], ...] = (("members", GroupMember), ("offsets", GroupOffset))
-        for name, kind in lists:
-            following = found.pop(f"{name}_next", None)
-            if following is not None:
-                rest = await self._calls.pages(kind, f"{path}/{name}", name, {"limit": PAGE_MAX, "after": following})
-                found[name] = [*found[name], *(each.document for each in rest)]
-        return view_of(GroupDetail, found)
-
-    async def put_group(
-        self, group: str, *, retry_max_attempts: int | None = None, retry_delays_ms: Sequence[int] | None = None
-    ) -> GroupSettings:
-        """Create the group, or change the given settings of an existing group; durable on return."""
-        settings = {"retry_max_attempts": retry_max_attempts, "retry_delays_ms": retry_delays_ms}
-        return await self._calls.view(GroupSettings, "PUT", group_path(group), given_of(settings))
-
-    async def delete_group(
-        self, group: str, *, with_dead_letters: bool = False, operator: str = "", reason: str = ""
-    ) -> None:
-        """Delete the offsets, settings and retries of a group, and its dead letters if `with_dead_letters` is set.
-
-        `operator` and `reason` are kept in the log. Raises GroupNotFound, or Conflict while the group has members or
-        its pop consumers hold messages."""
-        flag = "true" if with_dead_letters else "false"
-        query = query_of({"with_dead_letters": flag, "operator": operator, "reason": reason})
-        await self._connection.call("DELETE", f"{group_path(group)}?{query}")
-
     async def dead_letters(self, group: str, *, offset: int = 0, limit: int = 100) -> DeadLetterPage:
         """Return dead letters from `offset` on, each with its history: `messages`, `next_offset` and `max_offset`."""
         return await self._calls.view(
@@ -256,40 +213,6 @@ class Admin:
         return await self._calls.view(
             ReplayResult, "POST", f"{group_path(group)}/dead-letters/replay", {"offsets": list(offsets)}
         )
-
-    async def reset_group(
-        self,
-        group: str,
-        topic: str,
-        *,
-        queue: int | None = None,
-        to: ResetTo | None = None,
-        offset: int | None = None,
-        timestamp_ms: int | None = None,
-    ) -> CommittedOffsets:
-        """Set the group's committed offsets; running members continue from there. Raises InvalidRequest unless exactly
-        one of `to`, `offset` and `timestamp_ms` is given."""
-        check_topic(topic)
-        if sum(each is not None for each in (to, offset, timestamp_ms)) != 1:
-            raise InvalidRequest("invalid_request", "give exactly one of to, offset and timestamp_ms")
-        request = {"topic": topic, "queue": queue, "to": to, "offset": offset, "timestamp_ms": timestamp_ms}
-        return await self._calls.view(
-            CommittedOffsets,
-            "POST",
-            f"{group_path(group)}/reset",
-            given_of(request),
-        )
-
-    async def clone_offsets(self, source: str, target: str, *, topic: str | None = None) -> CommittedOffsets:
-        """Set the committed offsets of `target` to those of `source`, for one topic or for all; durable on return.
-
-        Raises Conflict (`group_has_members`) while `target` has members, which would continue at their own positions.
-        """
-        check_group(source)
-        if topic is not None:
-            check_topic(topic)
-        request = given_of({"source": source, "topic": topic})
-        return await self._calls.view(CommittedOffsets, "POST", f"{group_path(target)}/clone-offsets", request)
 
     async def log(self, from_index: int, *, wait_ms: int = 0, max_bytes: int = LOG_BYTES) -> tuple[bytes, int]:
         """Return committed records from `from_index` on, and the next index. keelmq.log.log_records decodes them."""

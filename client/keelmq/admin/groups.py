@@ -36,11 +36,33 @@ class GroupOffset(View, frozen=True, kw_only=True):
     held: int = 0
 
 
+class GroupPause(View, frozen=True, kw_only=True):
+    """Why the broker hands out nothing to a group: since when, by whom and for which reason. `principal` is the
+    authenticated one, `operator` the one that was named.
+    """
+
+    since_ms: int
+    operator: str = ""
+    reason: str = ""
+    principal: str | None = None
+
+
+class GroupPauseResult(View, frozen=True, kw_only=True):
+    """The pause in force after a pause or a resume, None without one. `changed` is False when the group was as wanted
+    already; a group that was paused before keeps its first pause.
+    """
+
+    group: str
+    paused: GroupPause | None = None
+    changed: bool
+
+
 class GroupDetail(View, frozen=True, kw_only=True):
     """A consumer group: its members, its committed offsets and its settings.
 
     `tags` and `filters` hold the selection of each topic that has one. `members_next` and `offsets_next` are None
-    unless a list (`Admin.groups`) has cut the members or the offsets; `Admin.group` returns all of them.
+    unless a list (`Admin.groups`) has cut the members or the offsets; `Admin.group` returns all of them. `paused` is
+    None unless the group is paused.
     """
 
     group: str
@@ -54,6 +76,7 @@ class GroupDetail(View, frozen=True, kw_only=True):
     offsets_next: str | None = None
     retry_max_attempts: int
     retry_delays_ms: tuple[int, ...]
+    paused: GroupPause | None = None
 
 
 class GroupSettings(View, frozen=True, kw_only=True):

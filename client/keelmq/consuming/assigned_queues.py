@@ -43,6 +43,7 @@ class AssignedQueues:
         self._faults = faults
         self._all_paused = False
         self._paused: set[TopicQueue] = set()
+        self._group_paused = False
 
     def pause(self, queues: Sequence[TopicQueue]) -> None:
         """Pause `queues`, or all queues if none is given. Raises InvalidRequest for a queue of another topic."""
@@ -75,7 +76,18 @@ class AssignedQueues:
             holds.add("paused")
         if self.session.over:
             holds.add("session")
+        if self._group_paused:
+            holds.add("group")
         return holds
+
+    def follow_group(self, *, paused: bool) -> None:
+        """Hold all queues while an operator has paused the group: what was fetched is kept, running calls end."""
+        self._group_paused = paused
+        for place, reader in self.readers.items():
+            if paused:
+                self._hold(place, reader, "group")
+            else:
+                reader.go_on("group")
 
     def go_on_if_session_lasts(self) -> None:
         """Release the session holds; called when the assignment of a renewed session is known."""

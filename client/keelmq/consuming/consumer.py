@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
 from typing import Final, Literal, Self
 
+import msgspec
+
 from keelmq.causation import begin_processing, end_processing
 from keelmq.consuming.assigned_queues import AssignedQueues
 from keelmq.consuming.faults import Faults, OnFault
@@ -307,6 +309,13 @@ class Consumer:
         """Assigned queues that are paused."""
         return [place for place in self.assignment if self._queues.is_paused(place)]
 
+    @property
+    def group_paused(self) -> bool:
+        """Whether an operator has paused the whole group (`keelmq group pause`), as far as this member was told.
+
+        Nothing is handled until the group is resumed; the log says since when, by whom and why."""
+        return self._member.pauses.is_paused
+
     def owns(self, message: ReceivedMessage) -> bool:
         """Return whether the message's queue is this member's, as far as it can know; a long handler may ask this."""
         return self._queues.owns(message)
@@ -330,7 +339,11 @@ class Consumer:
         )
         selection = self._selections.get(place[0], EVERYTHING)  # the group's own retries are read as a whole
         holds = self._queues.holds(place)
-        return QueueReader(self._connection, place, position, handling, self._options, selection, holds)
+        options = msgspec.structs.replace(self._options, group=self._named_group)
+        return QueueReader(self._connection, place, position, handling, options, selection, holds)
+
+    def _named_group(self) -> str | None:
+        return self.group if self._session.knows_pauses else None
 
     def _raise_failure(self) -> None:
         for task in self._tasks:

@@ -5,11 +5,14 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+import msgspec
+
 from keelmq import wire
 from keelmq.consuming.assigned_queues import AssignedQueues
 from keelmq.consuming.faults import FAULT_PAUSE_S
 from keelmq.consuming.group_beginnings import GroupBeginnings
 from keelmq.consuming.group_session import MOVED_ON, SESSION_OVER, GroupSession, TopicQueue
+from keelmq.consuming.pause_watch import PauseWatch
 from keelmq.consuming.queue_reader import QueueReader
 from keelmq.consuming.redelivery import wish_of
 from keelmq.consuming.session_times import SessionTimes
@@ -53,6 +56,7 @@ class GroupMember:
         make_reader: MakeReader,
         times: SessionTimes,
     ) -> None:
+        self.pauses = PauseWatch(group)
         self._connection = connection
         self._group = group
         self._session = session
@@ -184,6 +188,7 @@ class GroupMember:
         Returns True when the next heartbeat may begin at once, because it waits at the broker until the group changes.
         """
         before, wait_ms = self._generation, int(self._heartbeat_s * 1000) if self._settled else 0
+        was_paused = self.pauses.is_paused
         try:
             try:
                 sent_at_s = asyncio.get_running_loop().time()
@@ -207,7 +212,8 @@ class GroupMember:
         except Exception:  # as for commits
             log.exception("group %s: the session cannot be kept at the moment", self._group)
             return False
-        return self._settled and (not waited or membership.generation != before)
+        has_changed = membership.generation != before or self.pauses.is_paused != was_paused
+        return self._settled and (not waited or has_changed)
 
     async def _join(self) -> wire.Membership:
         sent_at_s = asyncio.get_running_loop().time()
@@ -243,6 +249,8 @@ class GroupMember:
             self._node = self._connection.current
             for reader in self._readers.values():
                 reader.refetch()
+        if membership.paused is not msgspec.UNSET and self.pauses.told(membership.paused):
+            self._queues.follow_group(paused=self.pauses.is_paused)
         if self._settled and membership.generation == self._generation:
             return True
         wanted = {(each.topic, each.queue) for each in membership.assignment}

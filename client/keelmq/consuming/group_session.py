@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
+import msgspec
+
 from keelmq import wire
 from keelmq.blocks.batch import decode_block, received_messages
 from keelmq.consuming.selection import EVERYTHING, Selection
@@ -60,6 +62,12 @@ class GroupSession:
         self._call_timeout_ms = times.call_timeout_ms
         self.committed_index = 0
         """Minimum index that the leader had applied when it last returned the committed offsets; 0 if it is unknown."""
+        self._told: wire.GroupPause | msgspec.UnsetType | None = msgspec.UNSET
+
+    @property
+    def knows_pauses(self) -> bool:
+        """Whether every node takes fields about pauses of groups: whoever answered last has told of them."""
+        return self._told is not msgspec.UNSET
 
     async def join(self) -> wire.Membership:
         """Join the group. Raises InvalidFilter, and Conflict when the other members read something else."""
@@ -71,18 +79,21 @@ class GroupSession:
             tags={topic: each.tags for topic, each in self._topics.items() if each.tags is not None},
             filters={topic: each.filter for topic, each in self._topics.items() if each.filter is not None},
         )
-        return await self._connection.call_for(
+        joined = await self._connection.call_for(
             wire.Membership, "POST", f"{self._path}/members", body=request, deadline=self._deadline(), tries=3
         )
+        self._told = joined.paused
+        return joined
 
     async def heartbeat(
         self, generation: int, wait_ms: int, asked: asyncio.Event, on_broken: Callable[[], None] = lambda: None
     ) -> tuple[wire.Membership, bool]:
         """Send a heartbeat; return the membership, and whether it waited (or tried to wait) at the broker for a change.
 
-        The heartbeat waits at most `wait_ms`, and until `asked` is set, which this call clears. After that, or when the
-        waiting heartbeat got lost, a plain one follows; `on_broken` is called before it, because the broker soon ends a
-        session whose connection broke. Raises one of SESSION_OVER: join again.
+        The heartbeat waits at most `wait_ms` for a rebalance, a pause or its end, and until `asked` is set, which
+        this call clears. After that, or when the waiting heartbeat got lost, a plain one follows; `on_broken` is
+        called before it, because the broker soon ends a session whose connection broke. Raises one of SESSION_OVER:
+        join again.
         """
         lost = False
         if wait_ms and not asked.is_set():
@@ -114,9 +125,12 @@ class GroupSession:
     ) -> wire.Membership:
         path = f"{self._path}/members/{self.member_id}/heartbeat"
         deadline = Deadline(timeout_ms)
-        return await self._connection.call_for(
-            wire.Membership, "POST", path, body=body, deadline=deadline, tries=tries, waits_ms=waits_ms
+        said = {**body, "paused": self._told is not None} if self.knows_pauses else body
+        membership = await self._connection.call_for(
+            wire.Membership, "POST", path, body=said, deadline=deadline, tries=tries, waits_ms=waits_ms
         )
+        self._told = membership.paused
+        return membership
 
     async def leave(self) -> None:
         await self._connection.call(
@@ -225,15 +239,17 @@ async def pull(
     max_bytes: int,
     wait_ms: int,
     selection: Selection = EVERYTHING,
+    group: str | None = None,
 ) -> Pulled:
-    """Pull messages of the queue from `offset` on; wait up to `wait_ms` for the first one.
+    """Pull messages of the queue from `offset` on; wait up to `wait_ms` for the first one. There is none while `group`
+    is paused.
 
     The page contains whole batches, so it may exceed the limits. Every block is checked against its CRC32C. Raises
     Corrupt, OffsetOutOfRange, and what Connection.call raises.
     """
     response = await connection.call(
         "GET",
-        _pull_target(place, offset, max_messages, max_bytes, wait_ms, selection),
+        _pull_target(place, offset, max_messages, max_bytes, wait_ms, selection, group),
         accept=wire.MSGPACK,
         deadline=Deadline(wait_ms + PULL_MARGIN_MS),
         follower_ok=True,  # every node has the same messages; beyond its end a follower redirects us to the leader
@@ -251,20 +267,28 @@ async def pull_at_follower(
     max_bytes: int,
     selection: Selection,
     timeout_ms: int,
+    group: str | None = None,
 ) -> Pulled | None:
     """Pull as `pull` does, but from one follower (the same for the same queue number), without waiting for messages.
 
     Returns None unless a follower answers with a page in time. The page may lag behind the leader. Raises Corrupt."""
-    target = _pull_target(place, offset, max_messages, max_bytes, 0, selection)
+    target = _pull_target(place, offset, max_messages, max_bytes, 0, selection, group)
     response = await connection.ask_follower(place[1], target, accept=wire.MSGPACK, timeout_ms=timeout_ms)
     return None if response is None else _pulled(response, place, offset, selection)
 
 
 def _pull_target(
-    place: TopicQueue, offset: int, max_messages: int, max_bytes: int, wait_ms: int, selection: Selection
+    place: TopicQueue,
+    offset: int,
+    max_messages: int,
+    max_bytes: int,
+    wait_ms: int,
+    selection: Selection,
+    group: str | None,
 ) -> str:
     query = f"offset={offset}&max_messages={max_messages}&max_bytes={max_bytes}&wait_ms={wait_ms}{selection.query}"
-    return f"{_queue_path(place)}/messages?{query}"
+    named = "" if group is None else f"&group={quote(group, safe='')}"
+    return f"{_queue_path(place)}/messages?{query}{named}"
 
 
 def _pulled(response: HttpResponse, place: TopicQueue, offset: int, selection: Selection) -> Pulled:

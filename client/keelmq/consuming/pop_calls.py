@@ -7,6 +7,8 @@ from urllib.parse import quote
 
 import msgspec
 
+from keelmq import wire
+from keelmq.consuming.pause_watch import PauseWatch
 from keelmq.consuming.selection import Selection
 from keelmq.message import Origin, ReceivedMessage
 from keelmq.transport.connection import Connection
@@ -40,6 +42,7 @@ class _Popped(msgspec.Struct):
 
 class _PopAnswer(msgspec.Struct):
     messages: list[_Popped]
+    paused: wire.GroupPause | None = None
 
 
 class _AckResult(msgspec.Struct):
@@ -67,6 +70,7 @@ class PopCalls:
     """Makes the calls of one group and topic. All methods raise what Connection.call raises."""
 
     def __init__(self, connection: Connection, group: str, topic: str, selection: Selection, client_id: str) -> None:
+        self.pauses = PauseWatch(group)
         self._connection = connection
         self._path = f"/v1/groups/{quote(group, safe='')}/pop"
         self._request = {"topic": topic, "client_id": client_id, **_given(selection)}
@@ -89,6 +93,7 @@ class PopCalls:
             leader_first=True,
             waits_ms=wait_ms,
         )
+        self.pauses.told(answer.paused)
         return [_received(each) for each in answer.messages]
 
     async def ack(self, receipt_handles: Sequence[str]) -> dict[str, bool]:

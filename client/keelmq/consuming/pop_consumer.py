@@ -120,6 +120,11 @@ class PopConsumer:
         self._closing: asyncio.Task[None] | None = None
         self._state: Literal["new", "running", "closed"] = "new"
 
+    @property
+    def group_paused(self) -> bool:
+        """Whether an operator has paused the group, as the last answer to a pop told; see Consumer.group_paused."""
+        return self._calls.pauses.is_paused
+
     async def start(self) -> None:
         """Begin to pop messages; errors of group, topic or filter are raised by `run`."""
         if self._state != "new":

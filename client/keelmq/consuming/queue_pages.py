@@ -1,6 +1,7 @@
 """Source of a queue's pages: the leader, or a follower while the reader is catching up."""
 
 import time
+from collections.abc import Callable
 from typing import Final
 
 from keelmq.consuming.group_session import Pulled, TopicQueue, pull, pull_at_follower
@@ -15,6 +16,9 @@ FOLLOWER_TIMEOUT_MS: Final = 1_000
 FOLLOWER_PAUSE_MS: Final = 1_000
 FOLLOWER_PAUSE_MAX_MS: Final = 60_000
 
+NamedGroup = Callable[[], str | None]
+"""Returns the group that a pull names; None while there may be nodes that refuse the name."""
+
 
 class QueuePages:
     """Fetches the pages of `place` for one reader.
@@ -25,15 +29,23 @@ class QueuePages:
     asked at once, and for a while only the leader. Only the leader is believed that a queue ends, has expired, or does
     not exist.
 
-    Without `follower_reads`, every page is requested from the leader.
+    Without `follower_reads`, every page is requested from the leader. `group` names the group for which messages are
+    read: a paused one gets none.
     """
 
     def __init__(
-        self, connection: Connection, place: TopicQueue, *, follower_reads: bool, clock: Clock = time.monotonic
+        self,
+        connection: Connection,
+        place: TopicQueue,
+        *,
+        follower_reads: bool,
+        group: NamedGroup = lambda: None,
+        clock: Clock = time.monotonic,
     ) -> None:
         self._connection = connection
         self._place = place
         self._follower_reads = follower_reads
+        self._group = group
         self._clock = clock
         self._is_catching_up = False
         self._leader_only_until_s = 0.0
@@ -66,6 +78,7 @@ class QueuePages:
             max_bytes=max_bytes,
             wait_ms=wait_ms,
             selection=selection,
+            group=self._group(),
         )
         if pulled.applied_index is not None and pulled.applied_index < required_index:
             # Another node answered while the leader is slow, or a new leader has not applied everything yet.
@@ -85,6 +98,7 @@ class QueuePages:
                 max_bytes=max_bytes,
                 selection=selection,
                 timeout_ms=FOLLOWER_TIMEOUT_MS,
+                group=self._group(),
             )
         except KeelMQError as exc:
             log.warning("%s/%d: a page of a follower is no good: %s", *self._place, exc)

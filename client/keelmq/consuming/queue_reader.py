@@ -14,7 +14,7 @@ from keelmq.consuming.group_session import Pulled, TopicQueue
 from keelmq.consuming.handler_call import Handle, HandlerCall
 from keelmq.consuming.handover import OnTimeout, Withdrawn
 from keelmq.consuming.progress import QueueProgress
-from keelmq.consuming.queue_pages import QueuePages
+from keelmq.consuming.queue_pages import NamedGroup, QueuePages
 from keelmq.consuming.redelivery import RetryLater
 from keelmq.consuming.selection import EVERYTHING, Selection
 from keelmq.errors import Closed, ConsumeTimeout, KeelMQError, OffsetOutOfRange
@@ -33,9 +33,9 @@ EMPTY_PAUSE_S: Final = 0.5
 HANDLER_PAUSE_MS: Final = 100
 HANDLER_PAUSE_MAX_MS: Final = 10_000
 
-Hold = Literal["paused", "session", "assignment"]
-"""Reason why a queue is held: the application paused it, the member's session may be over, or the group has moved on
-and its committed offset is not known yet."""
+Hold = Literal["paused", "session", "assignment", "group"]
+"""Reason why a queue is held: the application paused it, the member's session may be over, the group has moved on and
+its committed offset is not known yet, or an operator paused the group."""
 
 OnExpired = Callable[[str, int, int, int], None]
 """Receives topic, queue, the next offset of the group, and the first retained offset."""
@@ -61,6 +61,9 @@ class ReaderOptions(msgspec.Struct, frozen=True):
 
     follower_reads: bool = True
     """Read old messages at a follower."""
+
+    group: NamedGroup = lambda: None
+    """Returns the group that pulls name."""
 
     def __post_init__(self) -> None:
         """Raises InvalidRequest for a number out of its range."""
@@ -107,7 +110,7 @@ class QueueReader:
         self.place = place
         self.committed = position
         self.sent: set[int] = set()
-        self._pages = QueuePages(connection, place, follower_reads=options.follower_reads)
+        self._pages = QueuePages(connection, place, follower_reads=options.follower_reads, group=options.group)
         self._handling = handling
         self._options = options
         self._selection = selection

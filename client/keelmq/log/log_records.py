@@ -50,6 +50,7 @@ COMMAND_NAMES: Final = {
     30: "delete-user",
     31: "purge-topic",
     32: "count-bytes",
+    33: "pause-group",
 }
 
 

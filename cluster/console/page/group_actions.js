@@ -1,4 +1,4 @@
-// What can be done to consumer groups: reset offsets, replay dead letters.
+// What can be done to consumer groups: pause and resume, reset offsets, replay dead letters.
 
 import { get, post } from "./api.js";
 import { button, form, wrong } from "./actions.js";
@@ -36,6 +36,30 @@ async function moves(name, asked) {
       return { queue, from, to, again: from === undefined ? 0 : Math.max(0, Math.max(from, min) - Math.max(to, min)), skipped: from === undefined ? 0 : Math.max(0, Math.max(to, min) - Math.max(from, min)) };
     }),
   );
+}
+
+export function pauseForm(name, paused, denied) {
+  const [verb, label] = paused ? ["resume", "Resume"] : ["pause", "Pause"];
+  const what = paused
+    ? `Hand out messages to group ${name} again? It goes on where it was paused.`
+    : `Pause group ${name}? Its consumers finish what they have, and get nothing until it is resumed. Nothing is lost.`;
+  return form({
+    id: "pause",
+    title: `${label} the group`,
+    note: paused ? "Its consumers go on where they were." : "Its consumers keep their queues and finish what they have; nothing more is handed out to them.",
+    fields: [
+      { name: "operator", label: "Your name", required: true },
+      { name: "reason", label: "Reason", required: true },
+    ],
+    button: label,
+    question: ({ reason }) => `${what}\n\nReason: ${reason}`,
+    run: async ({ operator, reason }) => {
+      const { changed } = await post(`${path(name)}/${verb}`, { operator, reason });
+      if (!changed) return [`Group ${name} was ${verb}d before.`];
+      return [paused ? `Resumed: group ${name} goes on where it was.` : `Paused: group ${name} gets nothing until it is resumed.`];
+    },
+    denied,
+  });
 }
 
 const sum = (rows, name) => count(rows.reduce((total, each) => total + each[name], 0));

@@ -4,7 +4,7 @@ import { rights } from "./actions.js";
 import { get } from "./api.js";
 import { Chart } from "./chart.js";
 import { count, duration, el, facts, link, part, table, time } from "./dom.js";
-import { cloneForm, replayAll, replayOne, resetForm } from "./group_actions.js";
+import { cloneForm, pauseForm, replayAll, replayOne, resetForm } from "./group_actions.js";
 import { messageLink, preview } from "./messages.js";
 import { missing } from "./problems.js";
 import { after, fromName, next } from "./topics.js";
@@ -25,6 +25,7 @@ export async function groups(_, query) {
         ["Members", (group) => `${group.members.length}${group.members_next ? "+" : ""}`, true],
         ["Topics", (group) => group.topics.join(", ")],
         ["Generation", (group) => group.generation, true],
+        ["Paused since", (group) => (group.paused ? el("span", { class: "warn" }, time(group.paused.since_ms)) : "")],
       ],
       page.groups,
       "No consumer groups yet: the first member that joins makes one.",
@@ -40,7 +41,9 @@ export async function group([name]) {
   if (offsets.length) lags.measured(name, { lag });
   return [
     el("h1", {}, `Group ${name}`),
+    ...(found.paused ? [el("p", { class: "warn" }, `Paused: ${pausedBy(found.paused)}. Nothing is handed out until it is resumed.`)] : []),
     facts([
+      ["Paused since", found.paused && time(found.paused.since_ms)],
       ["Lag", offsets.length ? `${count(lag)} messages` : "not known: nothing is committed yet"],
       ["The oldest waits since", oldest(offsets)],
       ["Members", `${found.members.length}${found.members_next ? "+" : ""}`],
@@ -60,6 +63,7 @@ export async function group([name]) {
       "Nothing is committed yet.",
     ),
     ...(offsets.length ? [lags.draw()] : []),
+    pauseForm(name, found.paused, may("alter")),
     resetForm(name, [...new Set([...offsets.map((each) => each.topic), ...found.topics])], may("reset")),
     cloneForm(name, may("reset")),
     table(
@@ -76,6 +80,12 @@ export async function group([name]) {
     ),
     ...(dead instanceof Node ? [dead] : deadLetters(name, dead, may("reset"))),
   ];
+}
+
+/** Who paused the group, and why. */
+function pausedBy({ operator, principal, reason }) {
+  const by = [operator, principal && principal !== operator ? `signed in as ${principal}` : ""].filter(Boolean).join(", ");
+  return `by ${by || "somebody who gave no name"}, ${reason ? `because of: ${reason}` : "without a reason"}`;
 }
 
 /** The time at which the first message that waits was stored, and how long ago that was. */

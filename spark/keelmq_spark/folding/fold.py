@@ -160,7 +160,7 @@ class Fold:
 
     def _note_hubs(self, batch: Any) -> None:
         """Record the first and last time of every topic and group."""
-        consumers = pc.is_in(batch["type"], value_set=pa.array([events.ACK, events.RETRY, events.DLQ, events.RESET]))
+        consumers = pc.is_in(batch["type"], value_set=pa.array(events.OF_CONSUMERS))
         us = pc.cast(batch["ts"], pa.int64())
         for kind, name, mask in (
             (schema.TOPIC, "topic", None),

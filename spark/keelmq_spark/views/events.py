@@ -37,13 +37,20 @@ RESET: Final = "RESET"
 """A group's committed offset was set from `offset` to `offset_end`; without `offset` the group begins there."""
 PURGE: Final = "PURGE"
 """The messages [offset, offset_end) of a queue were removed by a purge."""
+GROUP_PAUSE: Final = "GROUP_PAUSE"
+"""An operator paused a group: it was handed out nothing until GROUP_RESUME."""
+GROUP_RESUME: Final = "GROUP_RESUME"
 
 TYPES: Final = frozenset(
     {
         *(HALF, COMMIT, ROLLBACK, CHECK, DISCARD, RESUME),
         *(PUBLISH, SCHEDULE, CANCEL, ACK, RETRY, DLQ, EXPIRE, RESET, PURGE),
+        *(GROUP_PAUSE, GROUP_RESUME),
     }
 )
+
+OF_CONSUMERS: Final = (ACK, RETRY, DLQ, RESET, GROUP_PAUSE, GROUP_RESUME)
+"""Types whose group is a consumer group."""
 
 _COLUMNS: Final = (
     ("event_id", StringType()),

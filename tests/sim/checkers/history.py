@@ -16,6 +16,7 @@ from store.commands.groups import (
     LeaveGroup,
     OffsetsCommitted,
     OffsetsReset,
+    PauseGroup,
     PutGroup,
     ReplayDeadLetters,
     ResetOffsets,
@@ -84,6 +85,7 @@ class History:
             ChangeInvisible: self.pops.change,
             ExpirePopped: self.pops.expire,
             DeleteGroup: self._on_delete,
+            PauseGroup: lambda command, result, _: self.pops.pause(command, result),
             LeaveGroup: lambda command, result, _: groups.leave(command, result),
             PutGroup: self._on_put,
             CommitOffsets: self._on_commit,
@@ -138,7 +140,7 @@ class History:
         events: EntryEvents,
     ) -> None:
         """Feed a command of an entry, with what it has written, to the models."""
-        if isinstance(command, PurgeTopic | CountBytes) and machine.feature_level < COUNTING_LEVEL:
+        if isinstance(command, PurgeTopic | CountBytes | PauseGroup) and machine.feature_level < COUNTING_LEVEL:
             raise Violation("feature_level", f"{command} is carried out at level {machine.feature_level}")
         if isinstance(result, Refused) and writes:
             raise Violation("refused_changed", f"{command} is refused with {result!r}, and writes {writes}")

@@ -1,16 +1,27 @@
 """A model of popped messages with rules of its own. It is fed with each applied command, once per index.
 
 A message is handed out once. From then on, by the replicated clock, it has one handle until it is acknowledged or given
-back. An acknowledged message never comes again. A message that is given back comes again once with one attempt more, or
-becomes a dead letter: not before its time, unless its handle asked for that. Messages that retention has removed by
-then do not come, and are never handed out. A group has either members or popped messages.
+back. An acknowledged message never comes again. A paused group is handed out nothing. A message that is given back
+comes again once with one attempt more, or becomes a dead letter: not before its time, unless its handle asked for that.
+Messages that retention has removed by then do not come, and are never handed out. A group has either members or popped
+messages.
 """
 
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from store.commands.groups import DeleteGroup, GroupDeleted, GroupPut, Joined, OffsetsReset, PutGroup, ResetOffsets
+from store.commands.groups import (
+    DeleteGroup,
+    GroupDeleted,
+    GroupPauseSet,
+    GroupPut,
+    Joined,
+    OffsetsReset,
+    PauseGroup,
+    PutGroup,
+    ResetOffsets,
+)
 from store.commands.pops import (
     AckPopped,
     ChangeInvisible,
@@ -68,6 +79,8 @@ class PopModel:
         self._groups, self._retention = groups, retention
         self.known: dict[str, PoppedGroup] = {}
         self.ack_kept_ms = 0
+        self.paused: set[str] = set()
+        """The groups that are handed out nothing."""
         self._attempts_max: dict[str, int] = {}
         self._deleted: set[str] = set()
 
@@ -89,6 +102,8 @@ class PopModel:
             return
         if members:
             _fail("pop_or_members", command.group, f"has the members {members}, and pops {result}")
+        if command.group in self.paused and result.messages:
+            _fail("paused", command.group, f"is paused, and pops {result}")
         group = self.known.setdefault(command.group, PoppedGroup())
         offsets = self._groups.known.setdefault(command.group, KnownGroup()).offsets
         for messages in result.messages:
@@ -109,6 +124,17 @@ class PopModel:
             _fail("popped_twice", command.group, f"{command} is answered {result}")
         if result.due_ms != clock_ms + command.invisible_ms:
             _fail("pop_times", command.group, f"{command} at {clock_ms} is answered {result}")
+
+    def pause(self, command: PauseGroup, result: object) -> None:
+        if not isinstance(result, GroupPauseSet):
+            return
+        was_paused = command.group in self.paused
+        if result.changed != (was_paused != command.paused) or (result.pause is not None) != command.paused:
+            _fail("paused", command.group, f"is paused: {was_paused}; {command} is answered {result}")
+        if command.paused:
+            self.paused.add(command.group)
+        else:
+            self.paused.discard(command.group)
 
     def ack(self, command: AckPopped, result: object, clock_ms: int) -> None:
         if not isinstance(result, PopsAcked):
@@ -199,6 +225,7 @@ class PopModel:
         if (known is not None and known.members) or (group is not None and group.held):
             _fail("pop_or_members", command.group, f"is used ({known}, {group}), and deleted")
         self._deleted.add(command.group)
+        self.paused.discard(command.group)
         self._attempts_max.pop(command.group, None)
 
     def check_deleted(self, command: DeleteGroup, machine: StateMachine) -> None:
@@ -210,6 +237,11 @@ class PopModel:
 
     def check_replica(self, node_id: int, machine: StateMachine) -> None:
         """Check that exactly the given-back messages came again or are dead, and that exactly the held ones count."""
+        for name in self._groups.known.keys() | self.known.keys():
+            if (machine.group_pause(name) is not None) != (name in self.paused):
+                _fail(
+                    "paused", name, f"is paused: {name in self.paused}, by node {node_id}: {machine.group_pause(name)}"
+                )
         for name in self._deleted - self._groups.known.keys() - self.known.keys():
             left = [topic for topic in (RETRY_PREFIX + name, DLQ_PREFIX + name) if machine.topic(topic) is not None]
             if machine.group(name) is not None or left:

@@ -3,8 +3,8 @@
 import store.groups.groups
 from store.commands.groups import CommitOffsets, OffsetsCommitted
 from store.errors import Refused
-from store.groups.groups import Groups, _require_member
-from store.groups.record import Group, Member
+from store.groups.groups import Groups
+from store.groups.record import Group, Member, require_member
 from store.index import keys
 from store.messages.placement import At
 from tests.sim.variant import Swap, mutant
@@ -37,7 +37,7 @@ def refuses_a_commit_and_keeps_it(groups: Groups, command: CommitOffsets, at: At
 
 def accepts_a_stale_generation(group: Group, member_id: str, generation: int | None) -> Member:
     """A member commits with the generation of an assignment that it has lost."""
-    return _require_member(group, member_id)
+    return require_member(group, member_id)
 
 
 def forgets_members_at_a_restart(groups: Groups, group: Group) -> None:
@@ -55,7 +55,7 @@ def forgets_offsets_at_a_restart(groups: Groups, group: Group, changes: object) 
 MUTANTS = (
     mutant(7, Swap(Groups, "commit", lets_offsets_move_back)),
     mutant(11, Swap(Groups, "commit", refuses_a_commit_and_keeps_it)),
-    mutant(7, Swap(store.groups.groups, "_fenced_member", accepts_a_stale_generation)),
+    mutant(7, Swap(store.groups.groups, "fenced_member", accepts_a_stale_generation)),
     mutant(8, Swap(Groups, "_store", forgets_members_at_a_restart)),
     mutant(7, Swap(Groups, "_set_offsets", forgets_offsets_at_a_restart)),
 )

@@ -4,12 +4,13 @@ from collections.abc import Collection, Container, Iterator, Sequence
 
 import msgspec
 
-from store.commands.groups import GivenBack
+from store.commands.groups import GivenBack, GroupPause
 from store.commands.pops import AckPopped, ExpirePopped, PopPick, PopsAcked, PopsExpired
 from store.groups.given_back import GivingGroup, Mark
 from store.groups.groups import Groups
 from store.groups.leases import Lease, LeaseKey, Leases
 from store.groups.pops import Pops, _Taken
+from store.groups.queries import GroupQueries
 from store.groups.record import Group
 from store.groups.redelivery import Redeliveries
 from store.index.index import Index
@@ -19,7 +20,7 @@ from tests.sim.variant import Swap, mutant
 
 _popped, _due, _find, _give_back_popped = Groups.popped, Leases.due, Leases.find, Redeliveries.give_back_popped
 _take_picked, _shrink, _init = Pops._take_picked, Pops._shrink, Leases.__init__
-_take, _remove, _remove_topic = Pops._take, Groups.remove, Topics.remove
+_take, _remove, _remove_topic, _store = Pops._take, Groups.remove, Topics.remove, Groups._store
 
 
 def hands_out_again(groups: Groups, group: Group, topic: Topic, queue: int, offset: int, commits: object) -> None:
@@ -165,7 +166,19 @@ def keeps_the_retries_of_a_deleted_group(topics: Topics, topic: Topic) -> None:
         _remove_topic(topics, topic)
 
 
+def hands_out_to_a_paused_group(groups: GroupQueries, name: str) -> GroupPause | None:
+    """A paused group still gets messages."""
+    return None
+
+
+def forgets_pauses_at_a_restart(groups: Groups, group: Group) -> None:
+    """A pause is in memory only: a node that starts hands out messages to all groups."""
+    _store(groups, Group(group.name, msgspec.structs.replace(group.record, pause=None)))
+
+
 MUTANTS = (
+    mutant(17, Swap(GroupQueries, "pause", hands_out_to_a_paused_group)),
+    mutant(17, Swap(Groups, "_store", forgets_pauses_at_a_restart)),
     mutant(17, Swap(Groups, "remove", deletes_a_group_that_is_used)),
     mutant(17, Swap(Topics, "remove", keeps_the_retries_of_a_deleted_group)),
     mutant(17, Swap(Groups, "popped", hands_out_again)),

@@ -40,6 +40,11 @@ class ScriptedGroup:
         self.heartbeats = 0
         self.waits = False
         """True if heartbeats wait for a rebalance, as those of today's brokers do; see `rebalance`."""
+        self.knows_pauses = False
+        """True if memberships tell of pauses, as those of nodes at feature level 2 do; see `turn`."""
+        self.paused: dict[str, Any] | None = None
+        self.named: list[str | None] = []
+        """The groups that pulls have named."""
         self.applied_index = 0
         """Applied index that the leader names."""
         self._beats: list[asyncio.Future[HttpResponse]] = []
@@ -60,6 +65,14 @@ class ScriptedGroup:
     def rebalance(self, assigned: list[int]) -> None:
         """Begin a new generation with this assignment and answer the heartbeats that wait."""
         self.assigned, self.generation = assigned, self.generation + 1
+        self._answer_beats()
+
+    def turn(self, paused: dict[str, Any] | None) -> None:
+        """Pause or resume the group and answer the heartbeats that wait."""
+        self.paused = paused
+        self._answer_beats()
+
+    def _answer_beats(self) -> None:
         for beat in self._beats:
             if not beat.done():
                 beat.set_result(self._membership(200))
@@ -116,7 +129,9 @@ class ScriptedGroup:
         self.heartbeats += 1
         if self.refuses_heartbeats:
             return problem(429, "overloaded")
-        if self.waits and self.known and body["generation"] == self.generation and "wait_ms" in body:
+        assert self.knows_pauses or "paused" not in body, "an older node refuses the field"
+        is_told = body["generation"] == self.generation and body.get("paused", False) == (self.paused is not None)
+        if self.waits and self.known and is_told and "wait_ms" in body:
             return self._wait(body["wait_ms"])
         return self._membership(200) if self.known else problem(404, "member_not_found")
 
@@ -136,7 +151,7 @@ class ScriptedGroup:
     def _membership(self, status: int) -> HttpResponse:
         assignment = [{"topic": "t", "queue": queue} for queue in self.assigned]
         body = {"member_id": "m", "generation": self.generation, "assignment": assignment, "session_timeout_ms": 1_000}
-        return json_answer(body, status)
+        return json_answer({**body, "paused": self.paused} if self.knows_pauses else body, status)
 
     def _commit(self, commit: dict[str, Any]) -> HttpResponse:
         if not self.known:
@@ -152,6 +167,8 @@ class ScriptedGroup:
     ) -> HttpResponse | asyncio.Future[HttpResponse]:
         target = urlsplit(request.target)
         queue, query = int(target.path.split("/")[5]), parse_qs(target.query)
+        self.named += query.get("group", [None])
+        assert self.knows_pauses or "group" not in query, "an older node refuses the parameter"
         offset, count = int(query["offset"][0]), int(query["max_messages"][0])
         bodies = self.messages[queue][offset : offset + count]
         if not bodies:

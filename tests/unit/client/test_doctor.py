@@ -108,6 +108,15 @@ def with_metrics(**changes: float) -> Callable[[Seen], Seen]:
     return lambda seen: seen._replace(after={**seen.after, 1: Reading(text(20, changes=changes))})
 
 
+def with_pause(paused_s: float, **changes: float) -> Callable[[Seen], Seen]:
+    paused = f'keelmq_group_paused_seconds{{group="g"}} {paused_s}\n'
+    return lambda seen: seen._replace(after={**seen.after, 1: Reading(text(20, changes=changes) + paused)})
+
+
+def test_a_group_that_was_paused_a_while_ago_is_no_finding() -> None:
+    assert findings_of(with_pause(3_600)(healthy())) == []
+
+
 def all_show(**changes: float) -> Callable[[Seen], Seen]:
     return lambda seen: seen._replace(after={node_id: Reading(text(20, changes=changes)) for node_id in seen.after})
 
@@ -175,6 +184,8 @@ BROKEN: Final = [
         "group_without_members",
         lambda seen: with_metrics(keelmq_consumer_lag_seconds=400)(seen)._replace(memberless=frozenset({"g"})),
     ),
+    ("group_paused", with_pause(86_500)),
+    ("group_paused", with_pause(60, keelmq_consumer_lag_seconds=400)),
     ("backup_old", all_show(keelmq_backup_age_seconds=27 * 3_600)),
     ("audit_incomplete", with_metrics(keelmq_audit_records_lost_total=8)),
     ("metrics_hidden", lambda seen: seen._replace(after={1: seen.after[1], 2: seen.after[2]})),

@@ -91,6 +91,7 @@ async def use_everything(ops: Person) -> None:
     await ops.do("PUT", "/v1/groups/g/offsets", {"offsets": [{"topic": "orders", "queue": 0, "offset": 1}]})
     await ops.do("POST", "/v1/groups/g/reset", {"topic": "orders", "to": "earliest"})
     await ops.do("POST", "/v1/groups/h/clone-offsets", {"source": "g"})
+    await ops.do("POST", "/v1/groups/g/pause", CLAIM)
     for transaction_id in ("one", "two", "lost"):
         await prepare(ops, transaction_id)
     await ops.do("POST", "/v1/transactions/one/commit", {**CLAIM, "source": "operator"})
@@ -164,7 +165,7 @@ async def test_events_of_the_log_name_the_principal(ops: Person) -> None:
     for entry in read_frames(events):
         for event in entry.events:
             by_type.setdefault(event.type, set()).add(event.principal)
-    for kind in ("COMMIT", "ROLLBACK", "RESUME", "CANCEL", "RESET"):
+    for kind in ("COMMIT", "ROLLBACK", "RESUME", "CANCEL", "RESET", "GROUP_PAUSE"):
         assert by_type[kind] == {"ops"}, kind
     for kind in ("HALF", "SCHEDULE", "DISCARD", "ACK"):
         assert by_type[kind] == {None}, kind

@@ -93,6 +93,7 @@ READ = (
     Sent(_listing("members", admin.GroupMember), "get", f"{GROUP}/members"),
     Sent(_listing("offsets", admin.GroupOffset), "get", f"{GROUP}/offsets"),
     Sent(admin.GroupSettings, "put", GROUP),
+    *(Sent(admin.GroupPauseResult, "post", f"{GROUP}/{verb}") for verb in ("pause", "resume")),
     Sent(admin.CommittedOffsets, "post", f"{GROUP}/reset"),
     Sent(admin.CommittedOffsets, "post", f"{GROUP}/clone-offsets"),
     Sent(admin.DeadLetterPage, "get", f"{GROUP}/dead-letters"),

@@ -371,3 +371,15 @@ def test_the_kinds_of_edges_are_those_of_the_documentation() -> None:
         schema.PRODUCED, schema.IN_TOPIC, schema.DECIDED_BY, schema.CONSUMED_BY, schema.CAUSED_BY, schema.RETRY_OF,
         schema.DEAD_LETTERED,
     }  # fmt: skip
+
+
+def test_a_pause_tells_of_its_group_and_changes_no_message() -> None:
+    log, other = History(), History()
+    for each in (log, other):
+        each.publish("orders", "m-0")
+        if each is log:
+            each.entry({"type": "GROUP_PAUSE", "group": "g", "client": "ann"})
+            each.entry({"type": "GROUP_RESUME", "group": "g"})
+    folded, before = Folded(*entries(log.table())), Folded(*entries(other.table()))
+    assert folded.keys == before.keys
+    assert folded.nodes.keys() - before.nodes.keys() == {"consumer_group:g"}

@@ -45,6 +45,9 @@ class Model:
     """Timers in the order in which they were scheduled."""
     cancelled: set[tuple[str, str]] = field(default_factory=set)
     rejects_transactions: bool = False
+    has_group: bool = False
+    """True if the group that is paused exists."""
+    paused_since_ms: int | None = None
     decisions: list[tuple[str, str]] = field(default_factory=list)
     """Contents of the op topic: transaction and state, in order."""
 
@@ -134,6 +137,13 @@ class Model:
             return "offset_moves_back"
         self.committed[topic, queue] = offset
         self.commits.setdefault((topic, queue), []).append(offset)
+        return None
+
+    def pause(self, *, paused: bool) -> str | None:
+        if not self.has_group:
+            return "group_not_found"
+        if paused != (self.paused_since_ms is not None):
+            self.paused_since_ms = self.clock_ms if paused else None
         return None
 
     def fire(self, limit: int) -> None:

@@ -19,6 +19,7 @@ from store.commands.groups import (
     GivenBack,
     JoinGroup,
     LeaveGroup,
+    PauseGroup,
     PutGroup,
     QueueOffset,
     ReplayDeadLetters,
@@ -67,6 +68,7 @@ EVERY_COMMAND: list[Command] = [
     DeleteUser("shop", replaces=41),
     PurgeTopic("orders", 1),
     CountBytes((("orders", 0),), 9),
+    PauseGroup("g", True, "ann", "why"),
 ]
 
 
@@ -124,7 +126,7 @@ def test_a_header_of_another_form_is_refused(header: object) -> None:
 
 def test_tags_are_fixed_for_ever() -> None:
     tags = [msgspec.msgpack.decode(msgspec.msgpack.encode(command))[0] for command in EVERY_COMMAND]
-    assert tags == [*range(1, 13), 14, 15, 16, 17, 20, 13, 18, 19, *range(21, 33)]
+    assert tags == [*range(1, 13), 14, 15, 16, 17, 20, 13, 18, 19, *range(21, 34)]
 
 
 def test_no_command_is_left_out_here() -> None:
@@ -183,14 +185,15 @@ def test_a_payload_that_is_no_entry_is_refused(change) -> None:  # type: ignore[
         PutTopic("orders", retention_bytes=1),
         PutTopic("orders", retention_bytes=-1),
         PutSettings(log_retention_bytes=1),
+        PauseGroup("g", False),
     ],
 )
-def test_limits_in_bytes_and_purges_are_never_in_a_log_of_the_first_level(command: Command) -> None:
+def test_limits_in_bytes_purges_and_pauses_are_never_in_a_log_of_the_first_level(command: Command) -> None:
     """A node of 0.2.0 could not read them, and would count and remove other rows than the others."""
     assert FEATURES.needed(command) == 2
     with pytest.raises(FeatureNotEnabled):
         require_enabled(command, 1)
     require_enabled(command, 2)
-    if isinstance(command, PurgeTopic | CountBytes):
+    if isinstance(command, PurgeTopic | CountBytes | PauseGroup):
         with pytest.raises(ValueError, match="belongs to feature level 2, not 1"):
             encode_entry(0, [Proposal(command)], level=1)

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from store.commands.cluster import PutSettings
 from store.commands.entry import Command, Proposal, decode_entry
-from store.commands.groups import CommitOffsets, JoinGroup, LeaveGroup, QueueOffset
+from store.commands.groups import CommitOffsets, JoinGroup, LeaveGroup, PauseGroup, QueueOffset
 from store.commands.messages import BatchHeader, CancelScheduled, FireTimers
 from store.commands.topics import DeleteTopic, PutTopic
 from store.commands.transactions import Decide, Decision, Discard, ResumeTransaction
@@ -170,7 +170,13 @@ class AgainstTheModel(RuleBasedStateMachine):
         expected = None if topic in self.model.topics else "topic_not_found"
         self.run(JoinGroup("other", "m", "c", (topic,), 1_000), expected)
         if expected is None:
+            self.model.has_group = True
             self.run(LeaveGroup("other", "m"), None)
+
+    @rule(paused=st.booleans())
+    def pause_or_resume(self, paused: bool) -> None:
+        self.pass_time()
+        self.run(PauseGroup("other", paused, "ann", "why"), self.model.pause(paused=paused))
 
     @rule(later_ms=st.integers(0, 10), limit=st.integers(1, 4))
     def fire(self, later_ms: int, limit: int) -> None:
@@ -311,6 +317,11 @@ class AgainstTheModel(RuleBasedStateMachine):
         assert sorted(due) == sorted(key for key, state in states.items() if state == "prepared")
         committed = {(item.topic, item.queue): item.offset for item in machine.offsets("g") or []}
         assert committed == self.model.committed
+
+    @invariant()
+    def a_group_is_paused_since_it_was_paused_first(self) -> None:
+        pause = self.replica.machine.group_pause("other")
+        assert (None if pause is None else pause.since_ms) == self.model.paused_since_ms
 
     @invariant()
     def what_points_at_the_log_is_counted(self) -> None:

@@ -22,7 +22,7 @@ from keelmq.cli.output import (
 from keelmq.cli.times import parse_duration
 
 if TYPE_CHECKING:
-    from keelmq.admin import AssignedQueue, GroupOffset, GroupSettings
+    from keelmq.admin import AssignedQueue, GroupOffset, GroupPause, GroupSettings
     from keelmq.transport.connection import Connection
 
 app = typer.Typer(no_args_is_help=True, help="List, show, change and reset consumer groups.")
@@ -47,8 +47,18 @@ def list_groups(servers: Servers = DEFAULT_SERVERS, as_json: AsJson = False) -> 
     if as_json:
         print_json({"groups": [each.document for each in groups]})
         return
-    rows = [(g.group, ", ".join(g.topics), g.generation, len(g.members), sum(o.lag for o in g.offsets)) for g in groups]
-    print_table(None, ["group", "topics", "generation", "members", "lag"], rows)
+    rows = [
+        (
+            g.group,
+            ", ".join(g.topics),
+            g.generation,
+            len(g.members),
+            sum(o.lag for o in g.offsets),
+            when(g.paused.since_ms) if g.paused is not None else "-",
+        )
+        for g in groups
+    ]
+    print_table(None, ["group", "topics", "generation", "members", "lag", f"paused since ({zone()})"], rows)
 
 
 @app.command(epilog="Example:  keelmq group show points")
@@ -61,6 +71,8 @@ def show(group: GroupArgument, servers: Servers = DEFAULT_SERVERS, as_json: AsJs
         print_json(found.document)
         return
     say(f"{found.group}: generation {found.generation}, topics {', '.join(found.topics) or '-'}")
+    if found.paused is not None:
+        say(_paused(found.group, found.paused))
     for topic, tags in found.tags.items():
         say(f"topic {topic}: only messages with the tags {tags}")
     for topic, expression in found.filters.items():
@@ -114,6 +126,53 @@ def settings(
         return
     say(f"{group}: a message is redelivered {answer.retry_max_attempts} times, then it is a dead letter")
     say(f"delays: {', '.join(duration(each) or '' for each in answer.retry_delays_ms)}")
+
+
+@app.command(epilog="Example:  keelmq group pause points --reason 'the database is moved'")
+def pause(
+    group: GroupArgument,
+    reason: Annotated[str, typer.Option(help="Reason of the pause; kept in the log, and told to consumers.")] = "",
+    operator: Operator = "",
+    servers: Servers = DEFAULT_SERVERS,
+    as_json: AsJson = False,
+) -> None:
+    """Hand out nothing to a group until it is resumed; what its consumers have they finish and commit."""
+    from keelmq.admin import Admin
+
+    done = run(
+        servers,
+        lambda connection: Admin(connection).pause_group(group, operator=operator, reason=reason),
+        as_json=as_json,
+    )
+    if as_json:
+        print_json(done.document)
+        return
+    if not done.changed:
+        say(f"group {group} was paused already")
+    if done.paused is not None:
+        say(_paused(group, done.paused))
+
+
+@app.command(epilog="Example:  keelmq group resume points --reason 'the database is moved'")
+def resume(
+    group: GroupArgument,
+    reason: Annotated[str, typer.Option(help="Reason; kept in the log.")] = "",
+    operator: Operator = "",
+    servers: Servers = DEFAULT_SERVERS,
+    as_json: AsJson = False,
+) -> None:
+    """Hand out messages to a paused group again, from where it was paused."""
+    from keelmq.admin import Admin
+
+    done = run(
+        servers,
+        lambda connection: Admin(connection).resume_group(group, operator=operator, reason=reason),
+        as_json=as_json,
+    )
+    if as_json:
+        print_json(done.document)
+    else:
+        say(f"group {group} {'is resumed: it goes on where it was' if done.changed else 'was not paused'}")
 
 
 @app.command("clone-offsets", epilog="Example:  keelmq group clone-offsets points points-2 --topic orders")
@@ -203,6 +262,12 @@ def reset(
         return
     say(f"{group}: generation {answer.generation}")
     print_table(None, ["topic", "queue", "offset"], [(o.topic, o.queue, o.offset) for o in answer.offsets])
+
+
+def _paused(group: str, pause: "GroupPause") -> str:
+    by = pause.operator or pause.principal
+    whom, why = f" by {by}" if by else "", f": {pause.reason}" if pause.reason else ""
+    return f"group {group} is paused since {when(pause.since_ms)} ({zone()}){whom}{why}"
 
 
 def _queues(assignment: "Sequence[AssignedQueue]") -> str:

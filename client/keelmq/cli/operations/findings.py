@@ -26,6 +26,7 @@ CHANGES_MAX: Final = 4
 """Changes of leader in a quarter of an hour that need no reason."""
 BACKUP_S: Final = 26 * 3_600.0
 """A day, and the time that a backup may take."""
+PAUSED_S: Final = 86_400.0
 OTHERS: Final = "(others)"
 STATUS: Final = "keelmq cluster status"
 LOOK_AT_LOG: Final = "read the end of the node's log"
@@ -324,8 +325,31 @@ def waiting_groups(seen: Seen) -> dict[str, float]:
     return {group: lag_s for group, lag_s in longest.items() if lag_s > seen.waiting_s}
 
 
+def paused_groups(seen: Seen) -> dict[str, float]:
+    """Return for how many seconds each paused group is paused."""
+    return {each.labels["group"]: each.value for each in seen.of_leader().all("keelmq_group_paused_seconds")}
+
+
+def forgotten_pauses(seen: Seen) -> Iterator[Finding]:
+    """Yield a finding for each group that is paused for long, or whose messages wait for long because it is paused."""
+    waiting = waiting_groups(seen)
+    for group, paused_s in paused_groups(seen).items():
+        if paused_s > PAUSED_S or group in waiting:
+            behind = f", and {waiting[group]:.0f} s behind" if group in waiting else ""
+            step = (
+                "keelmq group list"
+                if group == OTHERS
+                else f"keelmq group show {group}; then keelmq group resume {group}"
+            )
+            evidence = f"for {paused_s:.0f} s{behind}"
+            yield Finding("group_paused", "warning", f"group {group} is paused", evidence, step)
+
+
 def lagging_groups(seen: Seen) -> Iterator[Finding]:
+    paused = paused_groups(seen)
     for group, lag_s in waiting_groups(seen).items():
+        if group in paused and group != OTHERS:
+            continue  # that is why
         evidence = f"{lag_s:.0f} s behind"
         if group in seen.memberless:
             step = f"start its consumers; if nobody needs it any more: keelmq group delete {group}"
@@ -376,6 +400,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     clocks,
     certificates,
     waiting_messages,
+    forgotten_pauses,
     lagging_groups,
     old_backups,
     incomplete_audits,
