@@ -20,6 +20,9 @@ DEPTH: Final = 8
 MESSAGES_MAX: Final = 80
 """Maximum number of messages, the nearest ones first; the others are counted."""
 
+OTHERS_MAX: Final = 3
+"""Maximum number of causes of one message outside the story that have a row each."""
+
 # States of bars that are not states of messages.
 WAITS: Final = "waits"
 PROCESSED: Final = "processed"
@@ -331,9 +334,14 @@ def _sent(
             rows.link(key, message, at)
             sender, sent = key, rows.bars[key][0].begin
     causes = [edge["dst"] for edge in edges if edge["kind"] == schema.CAUSED_BY]
+    others = [cause for cause in causes if cause in outside]
+    if len(others) > OTHERS_MAX:  # a handler of batches
+        lane = OTHER if producer is None else _service(producer)
+        rows.link(rows.row(f"{message}|causes", lane, f"{len(others)} other messages"), sender, sent)
+        causes = [cause for cause in causes if cause not in outside]
     for cause in causes:
         rows.link(_handler(rows, cause, producer, outside.get(cause), sent), sender, sent)
-    if not causes and sender == message and producer is not None:
+    if not causes and not others and sender == message and producer is not None:
         rows.link(rows.row(f"{producer}|sends", _service(producer), "sends"), message, at)
 
 

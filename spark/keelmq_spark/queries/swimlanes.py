@@ -86,7 +86,7 @@ class Trunk(NamedTuple):
     x: float
     at: Point
     source: str
-    targets: Sequence[str]
+    targets: tuple[str, ...]
 
 
 class Tick(NamedTuple):
@@ -123,18 +123,12 @@ def place_lanes(rows: Sequence[Row], links: Sequence[Link], top: float) -> Place
     xs, breaks = _times(points, {at: len(sources) for at, sources in channels.items()})
     trunks = list(_trunks(channels, xs, middles))
     width = max(xs.values(), default=PLOT) + OPEN_WIDTH + MARGIN
-    leaving: dict[str, list[Trunk]] = {}
-    for trunk in trunks:
-        leaving.setdefault(trunk.source, []).append(trunk)
-    bars = [
-        _placed(row, number, xs, leaving.get(row.key, ()), trunks, middles)
-        for row in rows
-        for number in range(len(row.bars))
-    ]
-    heights = _heights_at(trunks, bars)
-    dots = [(trunk.x, middles[trunk.source]) for trunk, height in zip(trunks, heights, strict=True) if not height]
-    by_source = {(trunk.at, trunk.source): (trunk, height) for trunk, height in zip(trunks, heights, strict=True)}
-    paths = [_path(*by_source[link.at, link.source], link, xs, middles) for link in links]
+    bars = [_placed(row.key, bar, xs, trunks, middles) for row in rows for bar in row.bars]
+    beginnings = _beginnings(trunks, bars, xs)
+    dots = [(each.x, middles[each.source]) for each in trunks if beginnings[each] is None]
+    by_source = {(trunk.at, trunk.source): trunk for trunk in trunks}
+    chosen = [by_source[link.at, link.source] for link in links]
+    paths = [_path(each, beginnings[each], link, xs, middles) for each, link in zip(chosen, links, strict=True)]
     bottom = max((lane.end for lane in lanes.values()), default=top + AXIS_HEIGHT)
     return Placed(middles, lanes, bars, dots, paths, _ticks(points, xs), breaks, xs, width, bottom)
 
@@ -191,34 +185,22 @@ def _trunks(
     for at, sources in channels.items():
         ordered = sorted(sources, key=lambda key: middles[key])
         for number, source in enumerate(ordered):
-            yield Trunk(xs[at] - TRUNK_END - TRUNK_GAP * number, at, source, sources[source])
+            yield Trunk(xs[at] - TRUNK_END - TRUNK_GAP * number, at, source, tuple(sources[source]))
 
 
 def _placed(
-    row: Row,
-    number: int,
-    xs: Mapping[Point, float],
-    leaving: Sequence[Trunk],
-    trunks: Sequence[Trunk],
-    middles: Mapping[str, float],
+    row: str, bar: Bar, xs: Mapping[Point, float], trunks: Sequence[Trunk], middles: Mapping[str, float]
 ) -> PlacedBar:
     """Return a bar of the row, with gaps where arrows between other rows pass it."""
-    bar = row.bars[number]
     begin = xs[bar.begin]
     end = xs[bar.end] if bar.end is not None else max(xs.values()) + OPEN_WIDTH
     if bar.end is not None and bar.end <= bar.begin:
-        following = row.bars[number + 1].begin if number + 1 < len(row.bars) else None
-        own = [
-            trunk.x + CUT
-            for trunk in leaving
-            if trunk.at[:2] == bar.begin[:2] and trunk.at > bar.begin and (following is None or trunk.at <= following)
-        ]
-        end = max([begin + MARK_WIDTH, *own])
-    y = middles[row.key]
+        end = begin + MARK_WIDTH
+    y = middles[row]
     passing = sorted(
-        Span(trunk.x - CUT, xs[trunk.at] if row.key in trunk.targets else trunk.x + CUT)
+        Span(trunk.x - CUT, xs[trunk.at] if row in trunk.targets else trunk.x + CUT)
         for trunk in trunks
-        if trunk.source != row.key and begin < trunk.x < end and _passes(trunk, y, middles)
+        if trunk.source != row and begin < trunk.x < end and _passes(trunk, y, middles)
     )
     pieces, left = [], begin
     for gap in passing:
@@ -227,7 +209,7 @@ def _placed(
         left = max(left, gap.end)
     if end > left:
         pieces.append(Span(left, end))
-    return PlacedBar(row.key, bar, pieces, bar.end is None)
+    return PlacedBar(row, bar, pieces, bar.end is None)
 
 
 def _passes(trunk: Trunk, y: float, middles: Mapping[str, float]) -> bool:
@@ -235,24 +217,47 @@ def _passes(trunk: Trunk, y: float, middles: Mapping[str, float]) -> bool:
     return min(ends) <= y <= max(ends)
 
 
-def _heights_at(trunks: Sequence[Trunk], bars: Sequence[PlacedBar]) -> list[int]:
-    """Return the height of the bar in which each arrow begins, 0 where there is none."""
-    pieces: dict[str, list[tuple[Span, int]]] = {}
+class _Beginning(NamedTuple):
+    """The place where an arrow leaves a bar: half of its height above or below the middle, or the right end of a bar
+    without a duration.
+    """
+
+    half_height: float
+    right: float | None = None
+
+
+def _beginnings(
+    trunks: Sequence[Trunk], bars: Sequence[PlacedBar], xs: Mapping[Point, float]
+) -> dict[Trunk, _Beginning | None]:
+    """Return where the arrows leave their rows, None where there is no bar."""
+    of_rows: dict[str, list[PlacedBar]] = {}
     for bar in bars:
-        height = THIN_HEIGHT if bar.bar.is_thin else BAR_HEIGHT
-        pieces.setdefault(bar.row, []).extend((piece, height) for piece in bar.pieces)
-    return [
-        max(
-            (height for piece, height in pieces.get(trunk.source, ()) if piece.begin <= trunk.x <= piece.end), default=0
-        )
-        for trunk in trunks
-    ]
+        of_rows.setdefault(bar.row, []).append(bar)
+    found: dict[Trunk, _Beginning | None] = {}
+    for trunk in trunks:
+        found[trunk] = None
+        for bar in of_rows.get(trunk.source, ()):
+            if any(piece.begin <= trunk.x <= piece.end for piece in bar.pieces):
+                found[trunk] = _Beginning((THIN_HEIGHT if bar.bar.is_thin else BAR_HEIGHT) / 2)
+                break
+            if bar.bar.begin[:2] == trunk.at[:2] and bar.bar.begin < trunk.at and bar.bar.end == bar.bar.begin:
+                found[trunk] = _Beginning(0, xs[bar.bar.begin] + MARK_WIDTH)
+    return found
 
 
-def _path(trunk: Trunk, height: int, link: Link, xs: Mapping[Point, float], middles: Mapping[str, float]) -> str:
+def _path(
+    trunk: Trunk,
+    beginning: _Beginning | None,
+    link: Link,
+    xs: Mapping[Point, float],
+    middles: Mapping[str, float],
+) -> str:
     source, target = middles[link.source], middles[link.target]
-    begin = source + (height / 2 if target > source else -height / 2)
-    return f"M{trunk.x:.1f},{begin:.1f} V{target:.1f} H{xs[link.at]:.1f}"
+    down = f"V{target:.1f} H{xs[link.at]:.1f}"
+    if beginning is not None and beginning.right is not None:
+        return f"M{beginning.right:.1f},{source:.1f} H{trunk.x:.1f} {down}"
+    half = beginning.half_height if beginning is not None else 0
+    return f"M{trunk.x:.1f},{source + (half if target > source else -half):.1f} {down}"
 
 
 def _ticks(points: Sequence[Point], xs: Mapping[Point, float]) -> list[Tick]:

@@ -31,10 +31,14 @@ def states(of: Story, key: str) -> list[str]:
 
 
 def lines(path: str) -> Iterator[tuple[float, float, float, float]]:
-    """Yield the two parts of an arrow: left, top, right and bottom."""
-    x, begin, end, right = map(float, re.findall(r"-?[0-9.]+", path))
-    yield x, min(begin, end), x, max(begin, end)
-    yield x, end, right, end
+    """Yield the parts of an arrow: left, top, right and bottom."""
+    begin, *parts = re.findall(r"[MHV]([-0-9.,]+)", path)
+    kinds = re.findall(r"[HV]", path)
+    x, y = map(float, begin.split(","))
+    for kind, text in zip(kinds, parts, strict=True):
+        to_x, to_y = (float(text), y) if kind == "H" else (x, float(text))
+        yield min(x, to_x), min(y, to_y), max(x, to_x), max(y, to_y)
+        x, y = to_x, to_y
 
 
 def faults(of: Story, placed: Placed) -> list[str]:
@@ -81,7 +85,7 @@ def test_no_arrow_runs_behind_a_bar_and_each_bar_is_in_its_lane_and_time(message
     placed = place_lanes(of.rows, of.links, 50)
     assert faults(of, placed) == []
     for link, path in zip(of.links, placed.paths, strict=True):
-        (x, *_), (_, y, end, _) = lines(path)
+        *_, (x, y, end, _) = lines(path)
         assert (y, end) == (placed.rows[link.target], round(placed.points[link.at], 1))
         assert x < end
 
@@ -146,6 +150,19 @@ def test_handlers_that_are_at_work_unknown_causes_and_traces_are_told(tmp_path: 
     assert (lanes["message:gone/x-0"], lanes["message:other/a-0"]) == (UNKNOWN, OTHER)
     assert ("message:orders/o-0", "message:bills/b-1") in {(link.source, link.target) for link in of.links}
     assert of.traces == ["ab" * 16]
+    assert faults(of, place_lanes(of.rows, of.links, 50)) == []
+
+
+@pytest.mark.parametrize("group", ["ledger", None])
+def test_the_other_messages_of_a_batch_handler_have_one_row(group: str | None, tmp_path: Path) -> None:
+    log = History()
+    names = [f"r-{number}" for number in range(20)]
+    log.publish("readings", *names, group="meter")
+    log.publish("totals", "t-0", group=group, causation_id=",".join(f"readings/{name}" for name in names))
+    log.ack("ledger", "readings", 0, 20)
+    of = told(tmp_path, log, "message:readings/r-7")
+    assert len(of.rows) == 5, "the producer, the message, at the group, the others, the total"
+    assert of.labels["message:totals/t-0|causes"] == "19 other messages"
     assert faults(of, place_lanes(of.rows, of.links, 50)) == []
 
 
