@@ -7,6 +7,7 @@ import random
 from typing import Any, Final
 
 from keelmq_spark.queries.pictures import topics_picture
+from tests.lineage_stories import story
 from tests.requirements import REPOSITORY
 
 SIZES: Final = (10, 50, 200)
@@ -30,7 +31,12 @@ def facts(boxes: int) -> list[dict[str, Any]]:
     depths: dict[str, int] = {}
 
     def fact(source: str | None, group: str, target: str | None) -> None:
-        found.append({"source": source, "group": group, "target": target, "messages": drawn.randint(10, 99_999)})
+        messages = drawn.randint(10, 99_999)
+        numbers = {"messages": messages, "per_second": messages / 700, "lag": None, "dead_letters": None}
+        if target is None:
+            numbers |= {"lag": drawn.choice((0, 0, 0, drawn.randint(1, 5_000)))}
+            numbers |= {"dead_letters": drawn.choice((0,) * 9 + (drawn.randint(1, 40),))}
+        found.append({"source": source, "group": group, "target": target, **numbers})
 
     def new_topic(depth: int) -> str:
         number = len(depths)
@@ -63,6 +69,7 @@ def picture(boxes: int) -> str:
 def main() -> None:
     for boxes in SIZES:
         (PICTURES / f"lineage-topics-{boxes}.svg").write_text(picture(boxes))
+        (PICTURES / f"lineage-story-{boxes}.svg").write_text(story(boxes))
 
 
 if __name__ == "__main__":

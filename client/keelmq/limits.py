@@ -101,6 +101,11 @@ def check_message_id(message_id: object) -> None:
         raise InvalidRequest("invalid_request", "message_id: 1-128 characters of A-Z a-z 0-9 _ . : - are allowed")
 
 
+def check_batch_id(batch_id: object) -> None:
+    if not (isinstance(batch_id, str) and _TRANSACTION_ID.fullmatch(batch_id)):
+        raise InvalidRequest("invalid_request", "batch_id: 1-64 characters of A-Z a-z 0-9 _ - are allowed")
+
+
 def check_transaction_id(transaction_id: str) -> None:
     if not _TRANSACTION_ID.fullmatch(transaction_id):
         raise InvalidRequest("invalid_request", "transaction_id: 1-64 characters of A-Z a-z 0-9 _ - are allowed")

@@ -19,7 +19,7 @@ from deploy.local_nodes import LocalNode, NodeError, nodes_on_free_ports, wait_r
 from deploy.reporting.report import Report
 from examples.lineage.truth import compare
 from examples.lineage.workload import Workload
-from keelmq_spark.queries import answers, pictures
+from keelmq_spark.queries import answers, pictures, site
 from keelmq_spark.queries.graph import Graph, NoTables
 
 NODE_OPTIONS: Final = {
@@ -166,7 +166,7 @@ class Run:
                 await asyncio.sleep(POLL_S)
 
     def _draw(self, graph: Graph) -> None:
-        """Draw the story of an order that was retried and shipped, and the graph of the topics."""
+        """Draw the story of an order that was retried and shipped, the graph of the topics, and pages of all of it."""
         chosen = graph.rows(
             """SELECT c.dst AS node_id FROM edges c JOIN edges r ON r.kind = 'RETRY_OF' AND r.dst = c.dst
                WHERE c.kind = 'CAUSED_BY' ORDER BY c.dst LIMIT 1"""
@@ -174,6 +174,9 @@ class Run:
         if chosen:
             (self.directory / "story.svg").write_text(pictures.story_picture(graph, chosen[0]["node_id"]))
         (self.directory / "topics.svg").write_text(pictures.topics_picture(answers.topic_graph(graph)))
+        (self.directory / "pages").mkdir(exist_ok=True)
+        for name, text in site.pages(graph, stories=3):
+            (self.directory / "pages" / name).write_text(text)
 
     def end(self) -> None:
         self.job.kill()

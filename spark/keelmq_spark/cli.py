@@ -97,13 +97,13 @@ def _cell(value: Any) -> Any:
 def _draw(file: Path | None, svg: Callable[[], str], heading: str, facts: Sequence[Fact]) -> None:
     if file is None:
         return
-    from keelmq_spark.queries.drawing import html
+    from keelmq_spark.queries.page import page
 
     if file.suffix not in (".svg", ".html"):
         _fail(f"--picture {file}: the name ends in .svg or .html", EXIT_USAGE)
     names = list(facts[0]) if facts else []
     table = [names, *([_cell(fact[name]) for name in names] for fact in facts)]
-    file.write_text(svg() if file.suffix == ".svg" else html(svg(), heading, table))
+    file.write_text(svg() if file.suffix == ".svg" else page(svg(), heading, table))
 
 
 @app.command()
@@ -239,6 +239,26 @@ def topics(tables: Tables = DEFAULT_TABLES, picture: Picture = None, as_json: As
         facts = answers.topic_graph(graph)
         _draw(picture, lambda: topics_picture(facts), "Topics and groups", facts)
         _print("topics and groups", facts, as_json)
+
+
+@app.command()
+def pages(
+    directory: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="Where the pages are written.")],
+    stories: Annotated[int, typer.Option("--stories", min=0, max=1000, help="Maximum number for each topic.")] = 3,
+    tables: Tables = DEFAULT_TABLES,
+) -> None:
+    """Draw pages that lead to each other: all topics and groups (index.html), each of them, and stories of messages:
+    dead letters first, then what was given back, then the latest ones.
+    """
+    from keelmq_spark.queries import site
+
+    with _graph(tables) as graph:
+        directory.mkdir(parents=True, exist_ok=True)
+        count = 0
+        for name, text in site.pages(graph, stories):
+            (directory / name).write_text(text, encoding="utf-8")
+            count += 1
+    typer.echo(f"{count} pages: {directory / site.INDEX}")
 
 
 @app.command()

@@ -17,7 +17,7 @@ from typing import Any, Final
 import pyarrow.compute as pc
 
 from keelmq_spark.tables.schema import GROUP_TOPICS
-from keelmq_spark.views import events
+from keelmq_spark.views import event_types as events
 
 PRODUCER: Final = "https://github.com/keelmq/keelmq/tree/main/spark"
 WINDOW_S: Final = 60

@@ -20,6 +20,7 @@ NAMES: Final = (
     "topic",
     "producerGroup",
     "writeId",
+    "onceBy",
     "batchMessages",
     "sendTimeoutMs",
 )
@@ -29,6 +30,10 @@ BATCH_MESSAGES: Final = 1_000
 BATCH_MESSAGES_MAX: Final = 5_000
 """Below the keys and ids that a request may have."""
 SEND_TIMEOUT_MS: Final = 120_000
+ROW: Final = "row"
+BATCH: Final = "batch"
+ONCE_BY: Final = (ROW, BATCH)
+"""What has an id by which a repetition is known."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,7 @@ class SinkOptions:
     """Producer group for the lineage."""
     write_id: str | None
     """Name of a write that is not a stream. Two with one name write the same rows once."""
+    once_by: str
     batch_messages: int
     send_timeout_ms: int
 
@@ -61,6 +67,9 @@ class SinkOptions:
         for value, check in ((topic, check_topic), (group, check_group), (write_id, check_message_id)):
             if value is not None:
                 _checked(check, value)
+        once_by = given.get("onceby", ROW)
+        if once_by not in ONCE_BY:
+            raise ValueError(f"onceBy: {once_by} is none of {', '.join(ONCE_BY)}")
         return cls(
             servers=servers_of(given.get("servers", "")),
             tls=tls_of(given),
@@ -68,6 +77,7 @@ class SinkOptions:
             topic=topic,
             group=group,
             write_id=write_id,
+            once_by=once_by,
             batch_messages=number_of(
                 "batchMessages", given.get("batchmessages", str(BATCH_MESSAGES)), 1, BATCH_MESSAGES_MAX
             ),

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import EqualNullSafe, EqualTo, Filter, In, StringSta
 from keelmq.limits import GROUP_TOPIC_PREFIXES, LOG_TOPICS_MAX
 from keelmq_spark.log_reader import Select
 from keelmq_spark.options import SourceOptions
-from keelmq_spark.views.events import TYPES
+from keelmq_spark.views.event_types import TYPES
 
 ENCODED_BYTES_MAX: Final = 1_500
 """Maximum bytes of the topics in a URL, which has 2,048. Beyond it nodes are asked for the events of all topics."""

@@ -4,6 +4,9 @@ Each message gets an id of its own that follows from the query, the batch, the t
 that Spark runs again after a failure sends the same ids, and the broker stores each of them once, as long as they come
 within its dedupe window. Rows that a task gets in another order have the same ids; rows that another task gets have
 others, so that nothing is ever lost.
+
+With `onceBy` = `batch` it is the batches of a task that have such ids, which is less work. Their rows have to come in
+the same order then.
 """
 
 import asyncio
@@ -29,9 +32,10 @@ from pyspark.sql.types import (
 )
 
 from keelmq import Connection, Message, Producer
+from keelmq.errors import IdempotencyConflict
 from keelmq.limits import BLOCK_BYTES_MAX, REQUEST_KEYS_MAX
 from keelmq.transport.credentials import TokenFile
-from keelmq_spark.options_of_sink import SinkOptions
+from keelmq_spark.options_of_sink import BATCH, SinkOptions
 
 IN_FLIGHT: Final = 8
 """Number of batches of a task that are under way at a time."""
@@ -99,6 +103,8 @@ def require_columns(schema: StructType, options: SinkOptions) -> None:
     names = schema.fieldNames()
     if "value" not in names:
         raise ValueError("column value: it has the bodies of the messages")
+    if options.once_by == BATCH and "key" in names:
+        raise ValueError("onceBy: rows with the column key go to many queues, so they need the value row")
     if "topic" not in names and options.topic is None:
         raise ValueError("topic: name it in an option, or in a column of this name")
 
@@ -143,27 +149,34 @@ def send_rows(options: SinkOptions, scope: str, batches: Iterable[Any]) -> int:
     """Send the rows of Arrow batches, and return their number; all are durable then. `scope` names what the ids of the
     rows are unique in. Raises ValueError for a row that is no message, and the errors of `Producer.send_batch`.
     """
-    return asyncio.run(_send(options, messages_of(options, scope, batches)))
+    return asyncio.run(_send(options, scope, messages_of(options, scope, batches)))
 
 
-async def _send(options: SinkOptions, messages: Iterable[tuple[Place, Message]]) -> int:
+async def _send(options: SinkOptions, scope: str, messages: Iterable[tuple[Place, Message]]) -> int:
     token = None if options.token_file is None else TokenFile(options.token_file)
     connection = Connection(options.servers, tls=options.tls, token=token)
     try:
         async with Producer(
             connection=connection, group=options.group, send_timeout_ms=options.send_timeout_ms
         ) as producer:
-            return await _send_with(producer, options.batch_messages, messages)
+            ids = BatchIds(scope) if options.once_by == BATCH else None
+            return await _send_with(producer, options.batch_messages, messages, ids)
     finally:
         connection.close()
 
 
-async def _send_with(producer: Producer, batch_messages: int, messages: Iterable[tuple[Place, Message]]) -> int:
+async def _send_with(
+    producer: Producer,
+    batch_messages: int,
+    messages: Iterable[tuple[Place, Message]],
+    ids: "BatchIds | None" = None,
+) -> int:
     sent = 0
     under_way: deque[asyncio.Task[Any]] = deque()
     try:
         for place, batch in batched(messages, batch_messages):
-            under_way.append(asyncio.create_task(_send_batch(producer, place, batch)))
+            batch_id = ids.next_id(place, batch) if ids is not None else None
+            under_way.append(asyncio.create_task(_send_batch(producer, place, batch, batch_id)))
             sent += len(batch)
             if len(under_way) >= IN_FLIGHT:
                 await under_way.popleft()
@@ -177,10 +190,32 @@ async def _send_with(producer: Producer, batch_messages: int, messages: Iterable
     return sent
 
 
-def _send_batch(producer: Producer, place: Place, batch: Sequence[Message]) -> Coroutine[Any, Any, Any]:
+def _send_batch(
+    producer: Producer, place: Place, batch: Sequence[Message], batch_id: str | None
+) -> Coroutine[Any, Any, Any]:
+    if batch_id is not None:
+        return _send_once(producer, place, batch, batch_id)
     if batch[0].sharding_key is None:
         return producer.send_batch(place.topic, batch, queue=place.partition, delay_ms=place.delay_ms)
     return _send_each(producer, place, batch)
+
+
+async def _send_once(producer: Producer, place: Place, batch: Sequence[Message], batch_id: str) -> None:
+    """Send a batch, unless the broker has one with its id: that has the same rows, and only the times at which its
+    messages were made differ. A request with several batches is refused as a whole, so the others are sent again.
+    """
+    while True:
+        try:
+            await producer.send_batch(
+                place.topic, batch, queue=place.partition, batch_id=batch_id, delay_ms=place.delay_ms
+            )
+        except IdempotencyConflict as error:
+            if error.extra.get("batch_id") == batch_id:
+                return
+            if "batch_id" not in error.extra:
+                raise
+        else:
+            return
 
 
 async def _send_each(producer: Producer, place: Place, batch: Sequence[Message]) -> None:
@@ -222,16 +257,36 @@ def batched(
         yield place, rest
 
 
+class BatchIds:
+    """Makes ids that follow from the scope and the content of a batch. Equal batches of a task are told apart by their
+    number.
+    """
+
+    def __init__(self, scope: str) -> None:
+        self._prefix = _digest(scope.encode(), 8)
+        self._seen: Counter[str] = Counter()
+
+    def next_id(self, place: Place, batch: Sequence[Message]) -> str:
+        rows = [(each.body, each.message_id, each.tag, each.keys, each.properties) for each in batch]
+        digest = _digest(_encode((place, rows)), 16)
+        self._seen[digest] += 1
+        return f"{self._prefix}-{digest}-{self._seen[digest]}"
+
+
+def _digest(content: bytes, size: int) -> str:
+    return blake2b(content, digest_size=size).hexdigest()
+
+
 def messages_of(options: SinkOptions, scope: str, batches: Iterable[Any]) -> Iterator[tuple[Place, Message]]:
     """Yield the messages of Arrow batches, and where they go. Equal rows of a task are told apart by their number."""
-    prefix = blake2b(scope.encode(), digest_size=8).hexdigest()
+    prefix = _digest(scope.encode(), 8)
     seen: Counter[bytes] = Counter()
     for batch in batches:
         names = batch.schema.names
         for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             row = Row(**dict(zip(names, values, strict=True)))
             message_id = row.message_id
-            if message_id is None:
+            if message_id is None and options.once_by != BATCH:
                 digest = blake2b(_encode(row), digest_size=12).digest()
                 seen[digest] += 1
                 message_id = f"{prefix}-{digest.hex()}-{seen[digest]}"
@@ -241,7 +296,7 @@ def messages_of(options: SinkOptions, scope: str, batches: Iterable[Any]) -> Ite
             yield Place(topic, row.partition, row.delay_ms), _message(row, message_id)
 
 
-def _message(row: Row, message_id: str) -> Message:
+def _message(row: Row, message_id: str | None) -> Message:
     if not row.value:
         raise ValueError("a row without a value: a message has a body of at least one byte")
     causes = {"causation_id": row.causation_id, "causation_topic": row.causation_topic}

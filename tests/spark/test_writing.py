@@ -9,11 +9,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
 import keelmq
+from keelmq_spark.options_of_sink import SinkOptions
+from keelmq_spark.writing import send_rows
 from tests.e2e.cluster_process import ClusterProcess, wait_for
 from tests.spark.test_source import read, send, servers
 
@@ -60,6 +63,23 @@ def test_a_frame_is_written_with_all_columns_and_once(spark: SparkSession, clust
     assert len({(row.partition, row.key) for row in found}) == 7, "a key has one queue"
     writer.option("writeId", "tuesday").mode("append").save()
     assert stored(cluster, "written") == 4_000
+
+
+def test_batches_are_written_once_also_beside_ones_that_were_written_before(
+    spark: SparkSession, cluster: ClusterProcess
+) -> None:
+    make_topic(cluster, "batches")
+    given = {"servers": servers(cluster), "topic": "batches", "onceBy": "batch", "batchMessages": "50"}
+    rows = pa.record_batch({"value": [str(n) for n in range(2_000)]})
+    for part in (rows.slice(0, 1_000), rows, rows):
+        send_rows(SinkOptions.parse(given), "tuesday/0", [part])
+    assert stored(cluster, "batches") == 2_000
+    writer = spark.range(0, 2_000, 1, 2).selectExpr("cast(id AS string) AS value").write.format("keelmq")
+    for _ in range(2):
+        writer.options(**given, writeId="monday").mode("append").save()
+    assert stored(cluster, "batches") == 4_000
+    found = Counter(row.value.decode() for row in read(spark, cluster, subscribe="batches").collect())
+    assert found == Counter({str(n): 2 for n in range(2_000)})
 
 
 def test_what_cannot_be_written_is_refused(spark: SparkSession, cluster: ClusterProcess) -> None:

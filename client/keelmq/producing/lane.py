@@ -273,13 +273,19 @@ class Lane:
         self._push(batch)
 
     def add_block(
-        self, block: Block, future: asyncio.Future[BatchResult], deadline_s: float, tries: int, delay: Delay
+        self,
+        block: Block,
+        future: asyncio.Future[BatchResult],
+        deadline_s: float,
+        tries: int,
+        delay: Delay,
+        batch_id: str | None = None,
     ) -> None:
-        """Append a whole batch behind the pending batches. Raises Overloaded."""
+        """Append a whole batch behind the pending batches, with an id of its own or a new one. Raises Overloaded."""
         self.require_room()
         size = max(len(block.data), block.keys * key_bytes_min(self._request_bytes_max))
         self._backlog.add(size)
-        batch = Batch(self._ids.next_id(), tries, delay, block)
+        batch = Batch(batch_id or self._ids.next_id(), tries, delay, block)
         batch.futures.append(future)
         batch.deadlines_s.append(deadline_s)
         batch.size = size

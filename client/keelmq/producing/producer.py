@@ -21,6 +21,7 @@ from keelmq.limits import (
     BODY_BYTES_MAX,
     QUEUES_MAX,
     check_attributes,
+    check_batch_id,
     check_body,
     check_group,
     check_range,
@@ -185,6 +186,7 @@ class Producer:
         queue: int | None = None,
         selector: Selector | None = None,
         sharding_key: str | None = None,
+        batch_id: str | None = None,
         delay_level: int | None = None,
         delay_ms: int | None = None,
         deliver_at_ms: int | None = None,
@@ -193,7 +195,13 @@ class Producer:
 
         A batch has at most 10,000 messages and 8 MiB encoded; its messages become visible together. The queue is chosen
         as in `send`; `selector` receives the first message. Durability, order and errors are those of `send`.
+
+        A `batch_id` makes the batch idempotent beyond this call, for less work than an id of each message. A batch that
+        has the id of another one raises IdempotencyConflict with its `batch_id` in `extra`; the batch is another one
+        also when only the times of its messages differ (`born_at_ms`).
         """
+        if batch_id is not None:
+            check_batch_id(batch_id)
         route = self._route(topic)
         queue, sharding_key = batch_destination(topic, messages, queue, sharding_key)
         lane = None
@@ -213,7 +221,7 @@ class Producer:
         deadline_s = self._clock() + self._timeout_s
 
         def add(lane: Lane) -> None:
-            lane.add_block(block, future, deadline_s, self._tries, delay)
+            lane.add_block(block, future, deadline_s, self._tries, delay, batch_id)
 
         try:
             if lane is not None:

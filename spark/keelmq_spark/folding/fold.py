@@ -27,7 +27,7 @@ from keelmq_spark.folding.processed import forget_processed, is_news, newly_proc
 from keelmq_spark.folding.rows import Edges, Row, constant, joined, message_row, nodes_table, plain, single_rows
 from keelmq_spark.tables import schema
 from keelmq_spark.tables.schema import message_node, node
-from keelmq_spark.views import events
+from keelmq_spark.views import event_types as events
 
 _DECIDED: Final = {events.COMMIT: schema.COMMITTED, events.ROLLBACK: schema.ROLLED_BACK}
 

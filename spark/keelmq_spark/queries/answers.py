@@ -1,6 +1,6 @@
 """Queries about messages, answered from the tables alone; most answers are a list of facts."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from keelmq_spark.queries.graph import DEPTH_MAX, Fact, Graph, also_unnamed
@@ -11,6 +11,40 @@ LIMIT: Final = 1_000
 
 _TOPIC_OF: Final = "split_part(substr({0}, 9), '/', 1)"
 """SQL expression for the topic in the node id of a message."""
+
+
+RATE_S: Final = 300.0
+"""Length of the time before the last event for which rates are told."""
+
+_LAGS: Final = r"""
+    WITH own AS (
+        SELECT type, "group", topic, queue, "offset", offset_end,
+               raft_index * 1000000 + CAST(split_part(event_id, ':', 3) AS BIGINT) AS moment
+        FROM events WHERE type IN ('PUBLISH', 'ACK', 'RESET') AND NOT starts_with(topic, '%')),
+    ends AS (
+        SELECT topic, queue, max_by("offset", moment) + 1 AS ends FROM own WHERE type = 'PUBLISH' GROUP BY ALL),
+    resets AS (
+        SELECT "group", topic, queue, max(moment) AS moment, max_by(offset_end, moment) AS position FROM own
+        WHERE type = 'RESET' GROUP BY ALL),
+    commits AS (
+        SELECT a."group", a.topic, a.queue, max(a.offset_end) AS position
+        FROM own a LEFT JOIN resets r ON (r."group", r.topic, r.queue) = (a."group", a.topic, a.queue)
+        WHERE a.type = 'ACK' AND a.moment > coalesce(r.moment, 0) GROUP BY ALL),
+    positions AS (
+        SELECT "group", topic, queue, coalesce(c.position, r.position) AS position
+        FROM commits c FULL JOIN resets r USING ("group", topic, queue))
+    SELECT "group", topic, sum(greatest(e.ends - p.position, 0)) AS n
+    FROM positions p JOIN ends e USING (topic, queue) GROUP BY ALL"""
+"""How many messages a group has not passed, in the queues in which it has an offset."""
+
+_IS_OPEN: Final = """d.kind = 'DEAD_LETTERED' AND NOT EXISTS (
+    SELECT 1 FROM edges c WHERE c.kind = 'CONSUMED_BY' AND c.src = d.src AND c.dst = d.dst AND c.ts >= d.ts)"""
+"""Condition for an edge `d` that is a dead letter, which its group has not processed since."""
+
+_DEAD: Final = f"""
+    SELECT {_TOPIC_OF.format("d.src")} AS topic, replace(d.dst, 'consumer_group:', '') AS "group",
+           count(DISTINCT d.src) AS n FROM edges d WHERE {_IS_OPEN} GROUP BY ALL"""  # noqa: S608
+"""Number of open dead letters."""
 
 
 def story(graph: Graph, node_id: str) -> Fact:
@@ -129,25 +163,46 @@ def orphans(graph: Graph, limit: int = LIMIT) -> list[Fact]:
 
 
 def topic_graph(graph: Graph) -> list[Fact]:
-    """Return which topics lead to which: `source`, `target`, the group between them, and the number of messages that
-    were visible.
+    """Return which topics lead to which: `source`, `target`, the group between them, the number of `messages` that
+    were visible, and how many there were `per_second` in the last RATE_S seconds of the tables.
+
+    What a group consumes is a row without a target. It has the group's `lag` in this topic, in messages, as far as the
+    tables have its commits, and its open `dead_letters`.
     """
-    return graph.rows(
+    (times,) = graph.rows("SELECT max(ts) AS last, epoch(max(ts) - min(ts)) AS seconds FROM events")
+    seconds = max(1.0, min(RATE_S, times["seconds"] or 0.0))
+    counts = "count(*) AS messages, count(*) FILTER (WHERE {0}.ts >= ?) AS recent"
+    facts = graph.rows(
         f"""SELECT {_TOPIC_OF.format("c.dst")} AS source, replace(p.src, 'producer_group:', '') AS "group",
-                  {_TOPIC_OF.format("c.src")} AS target, count(*) AS messages
+                  {_TOPIC_OF.format("c.src")} AS target, {counts.format("c")}
            FROM causes c SEMI JOIN visible v ON v.node_id = c.src
            LEFT JOIN produced p ON p.dst = c.src GROUP BY ALL
            UNION ALL
-           SELECT NULL, replace(p.src, 'producer_group:', ''), {_TOPIC_OF.format("p.dst")}, count(*)
+           SELECT NULL, replace(p.src, 'producer_group:', ''), {_TOPIC_OF.format("p.dst")}, {counts.format("p")}
            FROM produced p SEMI JOIN visible v ON v.node_id = p.dst
            WHERE NOT EXISTS (SELECT 1 FROM caused c WHERE c.src = p.dst)
            GROUP BY ALL
            UNION ALL
-           SELECT {_TOPIC_OF.format("e.src")}, replace(e.dst, 'consumer_group:', ''), NULL, count(*)
-           FROM edges e WHERE e.kind = 'CONSUMED_BY' GROUP BY ALL
-           ORDER BY 1 NULLS FIRST, 2, 3""",  # noqa: S608
+           SELECT {_TOPIC_OF.format("e.src")}, replace(e.dst, 'consumer_group:', ''), NULL, {counts.format("e")}
+           FROM edges e WHERE e.kind = 'CONSUMED_BY' GROUP BY ALL""",  # noqa: S608
+        [times["last"] - timedelta(seconds=seconds) if times["last"] else None] * 3,
         prepared=True,
     )
+    consumed = {(fact["source"], fact["group"]): fact for fact in facts if fact["target"] is None}
+    for name, rows in (("lag", graph.rows(_LAGS)), ("dead_letters", graph.rows(_DEAD))):
+        for row in rows:
+            nothing = {"source": row["topic"], "group": row["group"], "target": None, "messages": 0, "recent": 0}
+            if (row["topic"], row["group"]) not in consumed:  # nothing was processed yet
+                facts.append(nothing)
+                consumed[row["topic"], row["group"]] = nothing
+            consumed[row["topic"], row["group"]][name] = int(row["n"])
+    facts.sort(key=lambda fact: [(fact[name] is not None, fact[name] or "") for name in ("source", "group", "target")])
+    return [
+        {name: fact[name] for name in ("source", "group", "target", "messages")}
+        | {"per_second": round(fact["recent"] / seconds, 3), "lag": fact.get("lag")}
+        | {"dead_letters": fact.get("dead_letters", 0 if fact["target"] is None else None)}
+        for fact in facts
+    ]
 
 
 def latency(graph: Graph) -> list[Fact]:
@@ -180,14 +235,11 @@ def redeliveries(graph: Graph, limit: int = LIMIT) -> list[Fact]:
 def dead_letters(graph: Graph, consumer_group: str | None = None, limit: int = LIMIT) -> list[Fact]:
     """Return the open dead letters, oldest first: messages that a group gave up and has not processed since."""
     return graph.rows(
-        """SELECT d.src AS node_id, replace(d.dst, 'consumer_group:', '') AS consumer_group, min(d.ts) AS dead_since,
+        f"""SELECT d.src AS node_id, replace(d.dst, 'consumer_group:', '') AS consumer_group, min(d.ts) AS dead_since,
                   any_value(n.attrs.key) AS key, any_value(n.attrs."group") AS producer_group, min(n.first_ts) AS sent
            FROM edges d LEFT JOIN (FROM nodes ANTI JOIN others USING (node_id, first_ts)) n ON n.node_id = d.src
-           WHERE d.kind = 'DEAD_LETTERED' AND (? IS NULL OR d.dst = ?)
-             AND NOT EXISTS (
-                 SELECT 1 FROM edges c
-                 WHERE c.kind = 'CONSUMED_BY' AND c.src = d.src AND c.dst = d.dst AND c.ts >= d.ts)
-           GROUP BY d.src, d.dst ORDER BY dead_since, node_id, consumer_group LIMIT ?""",
+           WHERE {_IS_OPEN} AND (? IS NULL OR d.dst = ?)
+           GROUP BY d.src, d.dst ORDER BY dead_since, node_id, consumer_group LIMIT ?""",  # noqa: S608
         [*[consumer_group and schema.node(schema.CONSUMER_GROUP, consumer_group)] * 2, limit],
         prepared=True,
     )

@@ -1,49 +1,42 @@
 """Pictures: the story of a message, and the graph of topics and groups."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from keelmq_spark.queries import answers
-from keelmq_spark.queries.drawing import Arrow, Box, draw
+from keelmq_spark.queries.drawing import AddressOf, Arrow, Box, draw, no_address
 from keelmq_spark.queries.graph import Fact, Graph
+from keelmq_spark.queries.lane_drawing import draw_story
+from keelmq_spark.queries.story_lanes import story_of
 from keelmq_spark.tables import schema
 
 BOXES_MAX: Final = 60
 """Maximum number of boxes, because nobody reads more; further nodes are only counted."""
-DEPTH: Final = 8
-
-_BACKWARDS: Final = (schema.CAUSED_BY, schema.RETRY_OF)
-"""Edges that point from the effect back to the cause."""
 
 
-def story_picture(graph: Graph, node_id: str) -> str:
-    """Return an SVG of `node_id`, its causes and effects, and the groups and transactions connected with it."""
-    before = answers.ancestors(graph, node_id, DEPTH)
-    after = answers.descendants(graph, node_id, DEPTH)
-    centre = answers.story(graph, node_id)
-    messages = [node_id, *(fact["node_id"] for fact in (*before, *after))][: BOXES_MAX // 2]
-    edges = list(centre["edges"])
-    if centre["node"]["kind"] == schema.MESSAGE:
-        edges += graph.named(graph.edges("src", messages, own=True))
-        edges += graph.edges("dst", messages, [schema.PRODUCED], own=True)
-    drawn = [edge for edge in edges if edge["kind"] != schema.IN_TOPIC]
-    wanted = list(dict.fromkeys([*messages, *(end for edge in drawn for end in (edge["src"], edge["dst"]))]))
+def story_picture(graph: Graph, node_id: str, link: AddressOf = no_address) -> str:
+    """Return an SVG of the story of a message or transaction on a time axis, or of what is around a topic or group."""
+    if node_id.partition(":")[0] in (schema.MESSAGE, schema.TRANSACTION):
+        return draw_story(story_of(graph, node_id), node_id, link)
+    return _around(graph, node_id)
+
+
+def _around(graph: Graph, node_id: str) -> str:
+    """Return an SVG of a topic or group, and of the messages that were the last ones there."""
+    edges = answers.story(graph, node_id)["edges"][::-1]
+    wanted = list(dict.fromkeys([node_id, *(end for edge in edges for end in (edge["src"], edge["dst"]))]))
     nodes = {node["node_id"]: node for node in graph.nodes(wanted)}
     boxes = [_box(each, nodes.get(each), marked=each == node_id) for each in wanted[:BOXES_MAX]]
     if len(wanted) > BOXES_MAX:
         boxes.append(Box("more", "more", f"and {len(wanted) - BOXES_MAX} more"))
-    arrows = {
-        Arrow(edge["dst"], edge["src"], _label(edge)) if edge["kind"] in _BACKWARDS
-        else Arrow(edge["src"], edge["dst"], _label(edge))
-        for edge in drawn
-    }  # fmt: skip
+    arrows = {Arrow(edge["src"], edge["dst"], _label(edge)) for edge in edges}
     return draw(boxes, sorted(arrows), f"The story of {node_id}")
 
 
-def topics_picture(facts: Sequence[Fact]) -> str:
+def topics_picture(facts: Sequence[Fact], link: AddressOf = no_address, heading: str = "Topics and groups") -> str:
     """Return an SVG of the facts of `answers.topic_graph`."""
     boxes: dict[str, Box] = {}
-    arrows: dict[tuple[str, str], int] = {}
+    arrows: dict[tuple[str, str], _Flow] = {}
 
     def box(kind: str, name: str) -> str:
         key = schema.node(kind, name)
@@ -51,21 +44,52 @@ def topics_picture(facts: Sequence[Fact]) -> str:
         return key
 
     for fact in facts:
-        count = int(fact["messages"])
         group = fact["group"]
         source = box(schema.TOPIC, fact["source"]) if fact["source"] else None
         target = box(schema.TOPIC, fact["target"]) if fact["target"] else None
+        begin, end = source, target
         if group is not None:
-            kind = schema.PRODUCER_GROUP if source is None else schema.CONSUMER_GROUP
-            through = box(kind, group)
-            steps: list[tuple[str | None, str | None]] = [(source, through)] if target is None else [(through, target)]
-        else:
-            steps = [(source, target)]
-        for begin, end in steps:
-            if begin is not None and end is not None:
-                arrows[begin, end] = arrows.get((begin, end), 0) + count
-    drawn = [Arrow(begin, end, f"{count:,}") for (begin, end), count in sorted(arrows.items())]
-    return draw(list(boxes.values()), drawn, "Topics and groups, with the number of messages")
+            through = box(schema.PRODUCER_GROUP if source is None else schema.CONSUMER_GROUP, group)
+            begin, end = (source, through) if target is None else (through, target)
+        if begin is not None and end is not None:
+            arrows[begin, end] = arrows.get((begin, end), _Flow()).with_fact(fact)
+    drawn = [flow.arrow(begin, end) for (begin, end), flow in sorted(arrows.items())]
+    legend = "number of messages, in the last five minutes per second; below what a group lacks, and its dead letters"
+    return draw(list(boxes.values()), drawn, f"{heading}: {legend}", link)
+
+
+class _Flow(NamedTuple):
+    """The numbers of an arrow."""
+
+    messages: int = 0
+    per_second: float = 0.0
+    lag: int = 0
+    dead_letters: int = 0
+
+    def with_fact(self, fact: Fact) -> "_Flow":
+        return _Flow(
+            self.messages + int(fact["messages"]),
+            self.per_second + (fact.get("per_second") or 0.0),
+            self.lag + (fact.get("lag") or 0),
+            self.dead_letters + (fact.get("dead_letters") or 0),
+        )
+
+    def arrow(self, begin: str, end: str) -> Arrow:
+        label = short(self.messages) + (f", {short(self.per_second)}/s" if self.per_second else "")
+        warnings = [f"lag {short(self.lag)}"] if self.lag else []
+        warnings += [f"{short(self.dead_letters)} dead"] if self.dead_letters else []
+        return Arrow(begin, end, label, ", ".join(warnings), is_alarm=self.dead_letters > 0)
+
+
+def short(number: float) -> str:
+    """Return a number of at most five characters: 17, 0.04, 1.2k, 340M."""
+    if number and number < 10 and number != int(number):
+        return f"{number:.2g}"
+    for unit in ("", "k", "M", "G"):
+        if round(number) < 1000:
+            return f"{number:.1f}{unit}" if unit and number < 10 else f"{number:.0f}{unit}"
+        number /= 1000
+    return f"{number:.0f}T"
 
 
 def _box(node_id: str, node: Fact | None, *, marked: bool) -> Box:
@@ -84,6 +108,4 @@ def _box(node_id: str, node: Fact | None, *, marked: bool) -> Box:
 
 def _label(edge: Fact) -> str:
     words = str(edge["kind"]).lower().replace("_", " ")
-    return {"produced": "sends", "consumed by": "consumed", "caused by": "caused", "retry of": "again"}.get(
-        words, words
-    )
+    return {"produced": "sends", "consumed by": "consumed", "in topic": "in"}.get(words, words)

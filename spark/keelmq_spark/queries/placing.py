@@ -10,15 +10,16 @@ from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
 BOX_WIDTH: Final = 230
-COLUMN_GAP: Final = 170
+BEND: Final = 70
+"""Width between two columns in which arrows bend."""
 ROW_GAP: Final = 22
 MARGIN: Final = 24
-PORT_GAP: Final = 14
-"""Least distance of two arrows that end at the same side of a box: the height of a label."""
+LINE_GAP: Final = 14
+"""Least distance of two arrows that end at the same side of a box, for each line of the labels."""
 PASSING_HEIGHT: Final = 6
 LANE_GAP: Final = 14
 STRAIGHT: Final = 45
-"""Length of the straight ends of an arrow, above which its label is."""
+"""Least length of the straight ends of an arrow, beside which its label is."""
 LANES_BESIDE: Final = 6
 """Number of different places in the gap between two columns for arrows that go around."""
 ROUNDS: Final = 12
@@ -44,6 +45,17 @@ class Route(NamedTuple):
     is_label_at_end: bool
 
 
+class _Gap(NamedTuple):
+    """The room between two columns: the lengths of the straight ends of arrows."""
+
+    left: float
+    right: float
+
+    @property
+    def width(self) -> float:
+        return self.left + BEND + self.right
+
+
 class Placed(NamedTuple):
     boxes: dict[str, Place]
     routes: list[Route]
@@ -65,13 +77,20 @@ class _Slot:
         self.rights: list[_Slot] = []
 
 
-def place(heights: Mapping[str, float], links: Sequence[Link], top: float) -> Placed:
-    """Place boxes of at least these heights below `top`. Every link has to be between two of them."""
+def place(
+    heights: Mapping[str, float], links: Sequence[Link], top: float, labels: Sequence[float] = (), lines: int = 1
+) -> Placed:
+    """Place boxes of at least these heights below `top`. Every link has to be between two of them; `labels` are the
+    widths of what is written at the links, in one line or two.
+    """
     layer = layers(list(heights), links)
     around = [layer[target] <= layer[source] for source, target in links]
     ends = _ends(heights, links)
+    at_end = [layer[target] > 0 and len(ends[target][0]) <= len(ends[source][1]) for source, target in links]
+    gaps = _gaps(links, layer, labels, at_end)
+    lefts = list(accumulate((BOX_WIDTH + gap.width for gap in gaps), initial=float(MARGIN)))
     slots = {
-        key: _Slot(layer[key], max(height, PORT_GAP * (1 + max(map(len, ends[key])))))
+        key: _Slot(layer[key], max(height, LINE_GAP * lines * (1 + max(map(len, ends[key])))))
         for key, height in heights.items()
     }
     columns: list[list[_Slot]] = [[] for _ in range(1 + max(layer.values(), default=0))]
@@ -83,14 +102,24 @@ def place(heights: Mapping[str, float], links: Sequence[Link], top: float) -> Pl
     ]
     _order(columns)
     _move(columns, top)
-    boxes = {
-        key: Place(MARGIN + slot.column * (BOX_WIDTH + COLUMN_GAP), slot.y - slot.height / 2, slot.height)
-        for key, slot in slots.items()
-    }
+    boxes = {key: Place(lefts[slot.column], slot.y - slot.height / 2, slot.height) for key, slot in slots.items()}
     bottom = max((box.y + box.height for box in boxes.values()), default=top)
-    routes = _routes(links, chains, slots, boxes, ends, bottom)
-    width = 2 * MARGIN + len(columns) * (BOX_WIDTH + COLUMN_GAP) - (0 if any(around) else COLUMN_GAP)
+    ports = _ports(chains, boxes, ends)
+    routes = _routes(links, chains, boxes, ports, at_end, gaps, bottom)
+    width = lefts[-1] + MARGIN - (0 if any(around) else gaps[-1].width)
     return Placed(boxes, routes, width, bottom + MARGIN + LANE_GAP * (1 + sum(around)))
+
+
+def _gaps(
+    links: Sequence[Link], layer: Mapping[str, int], labels: Sequence[float], at_end: Sequence[bool]
+) -> list[_Gap]:
+    """Return the room right of each column, with a place for the labels there."""
+    count = 1 + max(layer.values(), default=0)
+    rooms = [[float(STRAIGHT)] * 2 for _ in range(count + 1)]
+    for (source, target), width, is_at_end in zip(links, labels, at_end, strict=False):
+        room = rooms[layer[target] - 1 if is_at_end else layer[source]]
+        room[is_at_end] = max(room[is_at_end], width)
+    return [_Gap(*room) for room in rooms[:count]]
 
 
 def _ends(keys: Mapping[str, float], links: Sequence[Link]) -> dict[str, tuple[list[int], list[int]]]:
@@ -171,15 +200,13 @@ def spread(wanted: Sequence[float], apart: Sequence[float]) -> list[float]:
     return [mean + offset for mean, offset in zip(means, offsets, strict=True)]
 
 
-def _routes(
-    links: Sequence[Link],
+def _ports(
     chains: Sequence[Sequence[_Slot]],
-    slots: Mapping[str, _Slot],
     boxes: Mapping[str, Place],
     ends: Mapping[str, tuple[list[int], list[int]]],
-    bottom: float,
-) -> list[Route]:
-    begin_y, end_y = [0.0] * len(links), [0.0] * len(links)
+) -> tuple[list[float], list[float]]:
+    """Return the heights at which the links begin and end, in the order of what they lead to."""
+    begin_y, end_y = [0.0] * len(chains), [0.0] * len(chains)
     for key, (incoming, outgoing) in ends.items():
         box = boxes[key]
         below = float("inf")  # those that go around are at the bottom
@@ -188,30 +215,42 @@ def _routes(
         for numbers, ports in ((incoming, end_y), (outgoing, begin_y)):
             for at, number in enumerate(numbers, start=1):
                 ports[number] = box.y + box.height * at / (len(numbers) + 1)
+    return begin_y, end_y
+
+
+def _routes(
+    links: Sequence[Link],
+    chains: Sequence[Sequence[_Slot]],
+    boxes: Mapping[str, Place],
+    ports: tuple[Sequence[float], Sequence[float]],
+    at_end: Sequence[bool],
+    gaps: Sequence[_Gap],
+    bottom: float,
+) -> list[Route]:
     routes: list[Route] = []
     lane = 0
     for number, (source, target) in enumerate(links):
-        begin = boxes[source].x + BOX_WIDTH, begin_y[number]
-        end = boxes[target].x, end_y[number]
+        begin = boxes[source].x + BOX_WIDTH, ports[0][number]
+        end = boxes[target].x, ports[1][number]
         if chains[number]:
-            path = _bent(begin, [slot.y for slot in chains[number][1:-1]], end)
+            chain = chains[number]
+            path = _bent(begin, [slot.y for slot in chain[1:-1]], end, gaps[chain[0].column :])
         else:
             lane += 1
             path = _around(begin, end, bottom + LANE_GAP * lane, 30 + lane % LANES_BESIDE * 6)
-        at_end = len(ends[target][0]) <= len(ends[source][1])
-        x, y = (end[0] - 10, end[1]) if at_end else (begin[0] + 4, begin[1])
-        routes.append(Route(path, x, y - 4, at_end))
+        x, y = (end[0] - 10, end[1]) if at_end[number] else (begin[0] + 4, begin[1])
+        routes.append(Route(path, x, y - 4, at_end[number]))
     return routes
 
 
-def _bent(begin: tuple[float, float], passed_y: Sequence[float], end: tuple[float, float]) -> str:
+def _bent(begin: tuple[float, float], passed_y: Sequence[float], end: tuple[float, float], gaps: Sequence[_Gap]) -> str:
     """Return a path that bends between columns, and is straight where it passes one."""
     x, y = begin
     parts = [f"M{x:.1f},{y:.1f}"]
-    for next_y in (*passed_y, end[1]):
-        left, middle, right = x + STRAIGHT, x + COLUMN_GAP / 2, x + COLUMN_GAP - STRAIGHT
+    for next_y, gap in zip((*passed_y, end[1]), gaps, strict=False):
+        left, middle, right = x + gap.left, x + gap.left + BEND / 2, x + gap.width - gap.right
         parts.append(f"H{left:.1f} C{middle:.1f},{y:.1f} {middle:.1f},{next_y:.1f} {right:.1f},{next_y:.1f}")
-        x, y = x + COLUMN_GAP + BOX_WIDTH, next_y
+        x, y = x + gap.width + BOX_WIDTH, next_y
     return " ".join((*parts, f"H{end[0]:.1f}"))
 
 

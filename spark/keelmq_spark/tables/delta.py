@@ -28,7 +28,7 @@ from keelmq_spark.tables.layout import (
 )
 from keelmq_spark.tables.object_store import SCHEME
 from keelmq_spark.tables.published import Rows
-from keelmq_spark.tables.rewriting import BLOOM_FPP, ROW_GROUP_ROWS, name_of, statistics
+from keelmq_spark.tables.rewriting import BLOOM_FPP, PAGE_BYTES, PAGE_ROWS, ROW_GROUP_ROWS, name_of, statistics
 from keelmq_spark.tables.storage import Storage
 
 APPLICATION: Final = "keelmq-lineage"
@@ -302,6 +302,8 @@ def _writer(name: str) -> Any:
         compression="ZSTD",
         compression_level=COMPACTED_LEVEL,
         max_row_group_size=ROW_GROUP_ROWS,
+        data_page_row_count_limit=PAGE_ROWS,
+        data_page_size_limit=PAGE_BYTES,
         # deltalake cannot name columns within a struct, most of which are better off without a dictionary.
         default_column_properties=ColumnProperties(dictionary_enabled=is_flat),
         column_properties=columns,

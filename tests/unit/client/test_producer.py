@@ -306,7 +306,9 @@ async def test_a_batch_is_one_request_and_one_result() -> None:
         assert result.message_id(1) == f"{result.batch_id}-1"
         keyed = await sender.send_batch("t", [Message(body=b"d", sharding_key="k"), Message(body=b"e")])
         assert keyed.queue == queue_for_key("k", 4)
-    assert counts(transport) == [3, 2]
+        named = await sender.send_batch("t", [b"f", b"g"], batch_id="tuesday-17")
+        assert (named.batch_id, named.message_id(0)) == ("tuesday-17", "tuesday-17-0")
+    assert counts(transport) == [3, 2, 2]
 
 
 @pytest.mark.parametrize(
@@ -343,6 +345,8 @@ async def test_batches_that_are_refused(messages: list[Any]) -> None:
         (lambda p: p.send_batch("t", [b"x"], sharding_key=7), InvalidRequest),
         (lambda p: p.send_batch("t", [b"x"], sharding_key="\ud800"), InvalidRequest),
         (lambda p: p.send_batch("t", [Message(body=b"x", queue=-1)]), InvalidRequest),
+        (lambda p: p.send_batch("t", [b"x"], batch_id="a:b"), InvalidRequest),
+        (lambda p: p.send_batch("t", [b"x"], batch_id=17), InvalidRequest),
     ],
 )
 async def test_bad_input_is_refused_before_anything_is_sent(

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql.types import ArrayType, IntegerType, StructType
 
 from keelmq import Message
+from keelmq.errors import IdempotencyConflict
 from keelmq_spark import writing
 from keelmq_spark.options_of_sink import SinkOptions
 from keelmq_spark.writing import IN_FLIGHT, KeelMQStreamWriter, KeelMQWriter, batched, messages_of
@@ -115,9 +116,61 @@ def test_few_batches_are_under_way_at_a_time_and_all_are_awaited() -> None:
         asyncio.run(writing._send_with(producer, 1, refused))
 
 
+class BrokerOfBatches:
+    """Knows batches by their ids, of several in a request, and refuses a request with one that it has."""
+
+    def __init__(self, known: set[str]) -> None:
+        self.known = known
+        self.stored: list[bytes] = []
+        self._request: list[tuple[str, Sequence[Message], asyncio.Future[None]]] = []
+
+    async def send_batch(self, topic: str, batch: Sequence[Message], *, batch_id: str, **place: Any) -> None:
+        if not self._request:
+            asyncio.get_running_loop().call_soon(self._answer)
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._request.append((batch_id, batch, answer))
+        await answer
+
+    def _answer(self) -> None:
+        request, self._request = self._request, []
+        refused = next((batch_id for batch_id, _, _ in request if batch_id in self.known), None)
+        for batch_id, batch, answer in request:
+            if refused is not None:
+                answer.set_exception(IdempotencyConflict("idempotency_conflict", "", extra={"batch_id": refused}))
+            else:
+                self.known.add(batch_id)
+                self.stored += [message.body for message in batch]
+                answer.set_result(None)
+
+
+def send_by_batch(broker: Any, scope: str, values: Sequence[str]) -> int:
+    messages = messages_of(options(onceBy="batch"), scope, [rows(value=values)])
+    return asyncio.run(writing._send_with(broker, 3, messages, writing.BatchIds(scope)))
+
+
+def test_batches_that_are_known_are_not_stored_again_and_those_sent_with_them_are() -> None:
+    values = [str(n % 6) for n in range(30)]  # equal batches too
+    broker = BrokerOfBatches(set())
+    assert send_by_batch(broker, "q/0/1", values[:12]) == 12
+    assert send_by_batch(broker, "q/0/1", values) == 30
+    assert broker.stored == [value.encode() for value in values]
+    assert send_by_batch(broker, "q/0/2", values[:3]) == 3
+    assert len(broker.stored) == 33, "of another task"
+    assert all(len(batch_id) <= 64 for batch_id in broker.known)
+
+
+def test_rows_have_no_ids_where_their_batch_has_one_unless_they_bring_them() -> None:
+    given = options(onceBy="batch")
+    messages = [message for _, message in messages_of(given, "s", [rows(value=["a", "b"], message_id=[None, "own"])])]
+    assert [message.message_id for message in messages] == [None, "own"]
+    with pytest.raises(ValueError, match="onceBy: rows with the column key"):
+        KeelMQWriter(given, StructType().add("value", "string").add("key", "string"))
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
+        ({"onceBy": "message"}, "onceBy: message is none of row, batch"),
         ({"servers": ""}, "servers: the URLs"),
         ({"subscribe": "orders"}, "unknown option subscribe: the options of keelmq for writing are servers"),
         ({"topic": "no topic"}, "topic 'no topic'"),
