@@ -10,6 +10,7 @@ from cluster.core.long_poll import AppliedWaiters, WakingStateMachine
 from cluster.metrics import MeasuredDisk, MeasuredSync, Metrics
 from cluster.process.config import NodeConfig
 from raft.storage import Storage
+from store.descriptors import SPARES, SpareDescriptors
 from store.errors import IndexDamaged, IndexOutdated
 from store.index.index import Index
 from store.log.base import BEGINNING, read_base
@@ -37,7 +38,16 @@ class NodeStore:
         """Finish a snapshot that was received, and open everything. Raises DiskError, and LogError or IndexDamaged,
         which say what to do, with nothing left open.
         """
-        self.disk = disk = MeasuredDisk(metrics)
+        self.spares = SpareDescriptors(SPARES)
+        try:
+            self._open(config, path, metrics)
+        except BaseException:
+            self.spares.close()
+            raise
+
+    def _open(self, config: NodeConfig, path: Path, metrics: Metrics) -> None:
+        self.disk = MeasuredDisk(metrics, self.spares)
+        disk = self.disk
         self.waiters = AppliedWaiters()
         directory = str(path)
         places = IndexDirectories(directory)
@@ -73,6 +83,7 @@ class NodeStore:
         self._close_index()
         self._watermarks.sync()
         self._watermarks.close()
+        self.spares.close()
 
     def _close_index(self) -> None:
         try:

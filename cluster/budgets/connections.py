@@ -34,8 +34,6 @@ from cluster.problems import Problem
 
 logger = logging.getLogger(__name__)
 
-FILES_RESERVED: Final = 128
-"""Number of file descriptors kept free of clients, for the log, the index and the peers."""
 RESERVED_CONNECTIONS: Final = 64
 """Connections beyond the limit, for health, metrics and administration, and to answer others with `overloaded`."""
 CLOSED_FOR_ONE_MAX: Final = 4
@@ -73,6 +71,8 @@ class Connections:
         self.listener: Listener = listener
         self.write_timeout_s = write_timeout_s
         self.limit = limit
+        self.is_short = False
+        """True while the process has hardly a descriptor left: a new connection then has to replace an idle one."""
         self._main = _Pool(ClientBudget(limit, share_percent))
         self._reserve = _Pool(ClientBudget(RESERVED_CONNECTIONS, 100))
         self._of_protocol: dict[asyncio.Protocol, Connection] = {}
@@ -195,6 +195,17 @@ class Connections:
         self._is_hearing = bool(self._heard_before)
         if self._is_hearing:
             asyncio.get_running_loop().call_later(HEARD_S, self._end_hearing)
+
+    def has_descriptor(self) -> bool:
+        """Return whether a new connection may stay; for want of descriptors an idle one is closed for it."""
+        return not self.is_short or self.close_idle(1)
+
+    def close_idle(self, count: int) -> bool:
+        """Close up to `count` idle connections of the addresses that have most. Return False if there is none."""
+        has_idle = self._main.idle_of_largest() is not None
+        for _ in range(count):
+            self._close_idle(self._main.idle_of_largest(), "idle")
+        return has_idle
 
     def serves(self, connection: "Connection", inner: asyncio.Protocol) -> None:
         """Note that the server's protocol serves the connection from now on. Later ones get larger numbers."""
@@ -329,7 +340,7 @@ class Connection(asyncio.Protocol):
         not begin one, because it has no room and opens too many.
         """
         self.address = address_of(peername)
-        if self._connections.is_crowded(self.address):
+        if not self._connections.has_descriptor() or self._connections.is_crowded(self.address):
             self._connections.note_closed("crowded")
             return False
         self._end_handshake = end_handshake
@@ -353,7 +364,9 @@ class Connection(asyncio.Protocol):
             self._begin(self._transport)
             return
         self.address = address_of(transport.get_extra_info("peername"))
-        if self._connections.is_crowded(self.address):
+        if not self._connections.has_descriptor():
+            self.give_up("crowded")
+        elif self._connections.is_crowded(self.address):
             self.is_heard = True
             self._connections.hear(self)
         else:
