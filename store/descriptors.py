@@ -17,6 +17,25 @@ connect."""
 _SPARES_MIN: Final = 8
 
 
+def are_free(count: int) -> bool:
+    """Return whether this process can open `count` files, without any spare descriptor. Costs 2 µs for each."""
+    held: list[int] = []
+    try:
+        while len(held) < count:
+            held.append(_take())
+    except OSError as error:
+        if error.errno not in NO_DESCRIPTOR:
+            raise
+    finally:
+        for each in held:
+            os.close(each)
+    return len(held) == count
+
+
+def _take() -> int:
+    return os.open("/", os.O_PATH | os.O_CLOEXEC)
+
+
 class SpareDescriptors:
     """Open files without content, one of which is closed when the store opens a file and no descriptor is left.
 
@@ -72,7 +91,7 @@ class SpareDescriptors:
     def _fill(self, count: int) -> None:
         while len(self._held) < count:
             try:
-                self._held.append(os.open("/", os.O_PATH | os.O_CLOEXEC))
+                self._held.append(_take())
             except OSError as error:
                 if error.errno not in NO_DESCRIPTOR:
                     raise

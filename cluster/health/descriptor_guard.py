@@ -62,9 +62,8 @@ class DescriptorGuard:
                 "critical",
                 f"{self._missing} of the file descriptors that this node keeps for its log, its index and its peers "
                 f"are missing. Beyond {MISSING_MAX} idle connections of clients are closed, and new ones have to "
-                "replace others. When none is left, writes are refused, and the node ends if its index cannot open a "
-                "file. Raise the limit of open files (LimitNOFILE, ulimit -n; fs.file-max of the system), or find "
-                "what has opened so many",
+                "replace others. When none is left, writes are refused or wait. Raise the limit of open files "
+                "(LimitNOFILE, ulimit -n; fs.file-max of the system), or find what has opened so many",
             )
 
     async def _round(self) -> float:

@@ -33,6 +33,7 @@ from rocksdict import (
     WriteOptions,
 )
 
+from store.descriptors import are_free
 from store.errors import IndexDamaged, IndexOutdated
 from store.index import keys
 from store.index.staged_writes import StagedWrites
@@ -49,6 +50,9 @@ WRITE_BUFFER_BYTES: Final = 8 * 1024 * 1024
 WRITE_BUFFERS_MAX: Final = 3
 FULL_BUFFER_BYTES: Final = WRITE_BUFFER_BYTES * 3 // 4
 """RocksDB puts a buffer aside at the first write after it was about full: not below this size."""
+FLUSH_DESCRIPTORS: Final = 4
+"""File descriptors that have to be free before a flush: for its file, and for the compaction that may follow."""
+ASKED_AGAIN_BYTES: Final = 256 * 1024
 BLOCK_CACHE_BYTES: Final = 12 * 1024 * 1024
 METADATA_BLOCK_BYTES: Final = 4096
 OPEN_FILES_MAX: Final = 128
@@ -95,6 +99,7 @@ class Index:
         """The write of the first `_prepared_rows` staged keys, while it is being prepared and until it is written."""
         self._prepared_rows = 0
         self._failures_told = 0
+        self._asked_at_bytes = -ASKED_AGAIN_BYTES
         self.write_waits = 0
         """How often a writer has waited, since the start, because RocksDB took no writes."""
         self._write_options = WriteOptions()
@@ -130,19 +135,28 @@ class Index:
     @property
     def is_write_stopped(self) -> bool:
         """True while RocksDB takes no writes, because flushes or compactions do not keep up: until it goes on, `commit`
-        would hold its caller. True also before the write that has the last buffer put aside, which only then finds out.
+        would hold its caller. True also before the write that has the last buffer put aside, which only then finds out,
+        and before one that begins a flush for which there is no file descriptor.
         False once one of them has failed: then `commit` raises the error, and waiting would hide it. Costs about a
         microsecond.
         """
         number = self._database.property_int_value
         if not number("rocksdb.is-write-stopped"):
+            size_bytes = number("rocksdb.cur-size-active-mem-table") or 0
+            if size_bytes < FULL_BUFFER_BYTES:
+                return False
             waiting = number("rocksdb.num-immutable-mem-table") or 0
-            if (
-                waiting < WRITE_BUFFERS_MAX - 1
-                or (number("rocksdb.cur-size-active-mem-table") or 0) < FULL_BUFFER_BYTES
-            ):
+            if waiting < WRITE_BUFFERS_MAX - 1 and self._may_open_files(size_bytes):
                 return False
         return not number("rocksdb.background-errors")
+
+    def _may_open_files(self, size_bytes: int) -> bool:
+        """Return whether a flush that the next write begins finds file descriptors: without one RocksDB takes no writes
+        any more. Asked again when the buffer has grown by ASKED_AGAIN_BYTES.
+        """
+        if not 0 <= size_bytes - self._asked_at_bytes < ASKED_AGAIN_BYTES:
+            self._asked_at_bytes = size_bytes if are_free(FLUSH_DESCRIPTORS) else -ASKED_AGAIN_BYTES
+        return self._asked_at_bytes >= 0
 
     @property
     def staged_rows(self) -> int:
@@ -335,8 +349,8 @@ class Index:
 
     def begin_flush(self) -> bool:
         """Start a flush without waiting. Return False while an earlier flush is not done, for which RocksDB would wait,
-        or while it takes no writes, when it would refuse. Raises DiskFull or DiskError, once, when the earlier one has
-        failed.
+        while it takes no writes, when it would refuse, or while it could open no file. Raises DiskFull or DiskError,
+        once, when the earlier one has failed.
         """
         number = self._database.property_int_value
         if self.is_flushing:
@@ -345,7 +359,7 @@ class Index:
                 self._failures_told = failures
                 self.flush()  # RocksDB tells only those who wait, at once
             return False
-        if number("rocksdb.is-write-stopped"):
+        if number("rocksdb.is-write-stopped") or not are_free(FLUSH_DESCRIPTORS):
             return False
         self.flush(wait=False)
         return True

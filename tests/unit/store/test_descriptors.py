@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from store.descriptors import SPARES, SpareDescriptors
+from store.index.index import FLUSH_DESCRIPTORS, Index
 from store.log.commit_log import CommitLog
 from store.log.disk import PosixDisk
 from store.log.errors import DiskFull
@@ -204,3 +205,27 @@ def test_what_a_client_reads_in_old_segments_waits_for_a_descriptor(tmp_path: Pa
     adopt(load(PosixDisk()))
     assert log.entries(30, 1)[0].index == 30
     log.close()
+
+
+def test_an_index_waits_with_a_flush_for_a_descriptor(tmp_path: Path) -> None:
+    """RocksDB takes no writes any more after a flush that could open no file, and only another process mends that."""
+    index = Index.open(str(tmp_path / "index"))
+
+    def fill(count: int) -> None:
+        for _ in range(count):
+            if index.is_write_stopped:
+                return
+            index.put(os.urandom(16), os.urandom(64 << 10))
+            index.commit()
+
+    fill(10)
+    with without_descriptors(FLUSH_DESCRIPTORS - 1):
+        assert not index.begin_flush()
+        fill(1000)
+        assert index.is_write_stopped
+        assert not index.figures().write_stops  # RocksDB knows nothing of it
+    assert not index.is_write_stopped
+    fill(300)
+    index.flush()
+    assert index.begin_flush()
+    index.close()
