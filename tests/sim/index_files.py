@@ -225,6 +225,7 @@ class MemoryDatabase:
             "rocksdb.estimate-num-keys": len(self._keys),
             "rocksdb.num-immutable-mem-table": 0,
             "rocksdb.is-write-stopped": 0,
+            "rocksdb.cur-size-active-mem-table": 0,
             "rocksdb.background-errors": 0,
         }[name]
 
