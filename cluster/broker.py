@@ -26,7 +26,7 @@ from cluster.process.addresses import ConfigError
 from cluster.process.allowed_urls import AllowedUrls
 from cluster.process.config import NodeConfig
 from cluster.process.data_directory import DataDirectory, Identity
-from cluster.process.exit_codes import ExitCode, StartupError
+from cluster.process.exit_codes import ExitCode, StartupError, code_of_disk
 from cluster.process.http_tls import http_tls, webhook_trust
 from cluster.process.quota_file import read_quotas
 from cluster.process.rebuild import decide, finish_rebuild, joins_since_rebuild
@@ -45,7 +45,8 @@ from raft.peers.pem_files import TlsError
 from raft.peers.secret import SecretError, read_peer_secrets
 from store.errors import IndexDamaged
 from store.features import LevelOf, UnknownFeatureLevel
-from store.log.errors import DiskError, DiskFull, LogError
+from store.log.disk import PosixDisk
+from store.log.errors import DiskError, DiskFull, LogError, disk_error
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +108,7 @@ class Broker:
             quotas=_quotas(config, clock, None if former is None else former.core.quotas),
             issuer=issuer_of(config) if former is None else former.core.access.issuer,
             audit=AuditTrail(
-                streams_in(opened.disk, str(data_directory.path), config.audit_bytes),
+                streams_in(PosixDisk(), str(data_directory.path), config.audit_bytes),
                 ReaderThreads("audit", threads=1),
                 clock.wall_ms,
                 clock.steady_s,
@@ -193,7 +194,7 @@ class Broker:
     def _log_reads(self) -> LogReads:
         return LogReads(
             self._store.log,
-            self._store.disk,
+            PosixDisk(),  # without the spare descriptors, which are the log's own
             ReaderThreads(),
             self._metrics,
             bytes_per_s=self.config.cold_read_bytes_per_s,
@@ -320,7 +321,7 @@ async def _end(servers: Sequence[HttpServer]) -> None:
 
 def _is_for_want_of_room(error: StartupError) -> bool:
     cause = error.__cause__
-    return isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
+    return isinstance(cause, OSError) and isinstance(disk_error("write", "", cause), DiskFull)
 
 
 def _quotas(config: NodeConfig, clock: Clock, former: Quotas | None) -> Quotas | None:
@@ -354,7 +355,7 @@ def _startup_errors(config: NodeConfig) -> Iterator[None]:
     try:
         yield
     except DiskError as error:
-        raise StartupError(ExitCode.DATA_DIR_UNUSABLE, f"data_dir {config.data_dir}: {error}") from error
+        raise StartupError(code_of_disk(error.errno), f"data_dir {config.data_dir}: {error}") from error
     except (ConfigError, TlsError) as error:  # a file may have been replaced since the process started
         raise StartupError(ExitCode.BAD_CONFIG, str(error)) from None
     except UnknownFeatureLevel as error:

@@ -6,7 +6,9 @@ The exit codes are in cluster/process/exit_codes.py.
 import argparse
 import contextlib
 import os
+import signal
 import sys
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -29,6 +31,7 @@ from store.features import FEATURES
 from store.log.commit_log import SEGMENT_BYTES_DEFAULT
 
 SUPERVISE: Final = "supervise"
+DISK_PAUSE_S: Final = 60.0
 PRIVATE_UMASK: Final = 0o077
 """File mode mask: the files of a node hold the messages of all clients, so only the node's user may read them."""
 
@@ -59,8 +62,19 @@ def command(arguments: Sequence[str] | None) -> int:
         return supervise(given) if verb == SUPERVISE else run_command(given)
     except StartupError as error:
         with contextlib.suppress(OSError):
-            print(f"keelmqd: {error}", file=sys.stderr)
+            print(f"keelmqd: {error}", file=sys.stderr, flush=True)
+        if error.code == ExitCode.DISK_REFUSES and "NOTIFY_SOCKET" in os.environ:
+            pause_before_restart()
         return error.code
+
+
+def pause_before_restart() -> None:
+    """Wait before the end, for the service manager starts the node again, at most ten times in ten minutes: a disk may
+    stay full, or read-only, for hours.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    time.sleep(DISK_PAUSE_S)
 
 
 def run_command(given: Sequence[str]) -> int:

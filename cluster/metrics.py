@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from cluster.measures import Count, Durations
 from raft.syncing.kernel_sync import KernelSync
+from store.descriptors import SpareDescriptors
 from store.log.disk import File, PosixDisk, PosixFile
 from store.log.errors import DiskError
 from store.log.segment import SEGMENT_SUFFIX
@@ -202,7 +203,8 @@ def gauge(name: str, description: str, value: float) -> GaugeMetricFamily:
 class MeasuredDisk(PosixDisk):
     """The real disk. The segments of the commit log measure the time of each write and sync."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, spares: SpareDescriptors) -> None:
+        super().__init__(spares)
         self._metrics = metrics
 
     def open(self, path: str, *, create: bool = False) -> PosixFile:
@@ -237,7 +239,7 @@ class MeasuredFile(PosixFile):
 
     @classmethod
     def of(cls, file: PosixFile, metrics: Metrics) -> "MeasuredFile":
-        measured = cls(file.descriptor, file.path)
+        measured = cls(file.descriptor, file.path, file.borrowed_of)
         measured._metrics = metrics
         return measured
 

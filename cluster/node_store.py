@@ -12,6 +12,7 @@ from cluster.core.long_poll import AppliedWaiters, WakingStateMachine
 from cluster.metrics import MeasuredDisk, MeasuredSync, Metrics
 from cluster.process.config import NodeConfig
 from raft.storage import Storage
+from store.descriptors import SPARES, SpareDescriptors
 from store.errors import IndexDamaged, IndexOutdated
 from store.index.index import Index
 from store.log.base import BEGINNING, read_base
@@ -39,7 +40,16 @@ class NodeStore:
         """Finish a snapshot that was received, and open everything. Raises DiskError, and LogError or IndexDamaged,
         which say what to do, with nothing left open.
         """
-        self.disk = disk = MeasuredDisk(metrics)
+        self.spares = SpareDescriptors(SPARES)
+        try:
+            self._open(config, path, metrics)
+        except BaseException:
+            self.spares.close()
+            raise
+
+    def _open(self, config: NodeConfig, path: Path, metrics: Metrics) -> None:
+        self.disk = MeasuredDisk(metrics, self.spares)
+        disk = self.disk
         self.waiters = AppliedWaiters()
         directory = str(path)
         self._places = places = IndexDirectories(directory, begin_in_thread)
@@ -76,6 +86,7 @@ class NodeStore:
         self._places.close()
         self._watermarks.sync()
         self._watermarks.close()
+        self.spares.close()
 
     def _close_index(self) -> None:
         try:

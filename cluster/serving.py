@@ -17,6 +17,7 @@ import uvloop
 
 from cluster import VERSION
 from cluster.broker import Broker
+from cluster.budgets.connection_limits import raise_limit_of_files
 from cluster.process.addresses import ConfigError
 from cluster.process.config import NodeConfig
 from cluster.process.config_description import describe
@@ -42,6 +43,7 @@ def run_node(config: NodeConfig, read_again: Callable[[], NodeConfig]) -> ExitCo
     set_up_logging(config.log_level, config.log_format)
     logger.info("KeelMQ %s, which knows feature level %s, runs with %s", VERSION, FEATURES.describe(), describe(config))
     signal.signal(signal.SIGHUP, ignore_hangup)
+    raise_limit_of_files()
     manager = NotifySocket.from_environment(os.environ)
     config = joined(config)
     open_broker = partial(Broker.open, config, end_at_once, on_outdated=end_outdated, manager=manager)

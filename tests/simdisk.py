@@ -16,7 +16,8 @@ What it models:
   tells each open file once, at its next `fdatasync`.
 * `flip(path, position, mask)`: bits of durable bytes turn over, for readers too, until something is written over them.
   `pristine(path)` is what would be durable without that.
-* `capacity_bytes`: allocations and growing writes beyond it raise `DiskFull`.
+* `capacity_bytes`: allocations and growing writes beyond it raise `DiskFull`. `descriptors` is the number of files that
+  the process may still open, `free_inodes` what is told of inodes; None is no limit.
 * `on_operation(operation, path)` runs before each operation on the disk or a file of it: raise an error there, call
   `lose_power`, or run what another thread would do at that moment.
 
@@ -212,6 +213,8 @@ class SimFile:
             raise AssertionError(f"{self._path} was closed twice")
         self._closed = True
         self._disk.open_files.discard(self)
+        if self._disk.descriptors is not None:
+            self._disk.descriptors += 1
 
     def _begin(self, operation: str) -> None:
         if self._closed:
@@ -233,6 +236,8 @@ class SimDisk:
     def __init__(self, random: Random, *, capacity_bytes: int | None = None) -> None:
         self._random = random
         self.capacity_bytes = capacity_bytes
+        self.free_inodes: int | None = None
+        self.descriptors: int | None = None
         self.on_operation: Callable[[str, str], None] | None = None
         self.era = 0
         self.operations = 0
@@ -246,12 +251,15 @@ class SimDisk:
 
     def open(self, path: str, *, create: bool = False) -> SimFile:
         self.begin("open", path)
+        self._require_descriptor("open", path)
         if path not in self._names:
             if not create:
                 raise disk_error("open", path, OSError(errno.ENOENT, "no such file"))
             self._change_names(path, {path: _Inode()})
         file = SimFile(self, self._names[path], path)
         self.open_files.add(file)
+        if self.descriptors is not None:
+            self.descriptors -= 1
         return file
 
     def exists(self, path: str) -> bool:
@@ -259,6 +267,7 @@ class SimDisk:
 
     def list(self, directory: str) -> list[str]:
         self.begin("list", directory)
+        self._require_descriptor("list", directory)
         return sorted(os.path.basename(path) for path in self._names if directory_of(path) == directory)
 
     def make_directory(self, path: str) -> None:
@@ -279,6 +288,7 @@ class SimDisk:
 
     def sync_directory(self, path: str) -> None:
         self.begin("sync_directory", path)
+        self._require_descriptor("sync_directory", path)
         for change in self._name_changes:
             if change.directory == path:
                 change.apply(self._durable_names)
@@ -286,12 +296,23 @@ class SimDisk:
 
     def read_bytes(self, path: str) -> bytes:
         self.begin("read_bytes", path)
+        self._require_descriptor("read_bytes", path)
         return bytes(self._existing("read", path).current)
 
     def free_bytes(self, path: str) -> int:
         if self.capacity_bytes is None:
             return _UNLIMITED_FREE_BYTES
         return max(0, self.capacity_bytes - self._used())
+
+    def free_files(self, path: str) -> int | None:
+        return self.free_inodes
+
+    def has_descriptors(self, count: int) -> bool:
+        return self.descriptors is None or self.descriptors >= count
+
+    def _require_descriptor(self, operation: str, path: str) -> None:
+        if self.descriptors is not None and self.descriptors < 1:
+            raise io_error(operation, path, errno.EMFILE)
 
     # What happens to a disk
 
@@ -394,6 +415,7 @@ class SimDisk:
     def _end_era(self) -> None:
         self.era += 1
         self.open_files.clear()
+        self.descriptors = None  # the next process has its own
 
 
 def io_error(operation: str, path: str, number: int = errno.EIO) -> DiskError:

@@ -69,6 +69,22 @@ def is_async(function: object) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(_called(function))
 
 
+class _Threads(ThreadPoolExecutor):
+    """A pool that goes on with the threads that it has when no other can start.
+
+    That of the standard library reports such a call as failed and keeps it: a thread that is free later runs it.
+    """
+
+    def _adjust_thread_count(self) -> None:
+        try:
+            super()._adjust_thread_count()
+        except RuntimeError:
+            if self._threads:
+                return
+            self._work_queue.get_nowait()  # without a thread nobody else has taken it
+            raise
+
+
 class WorkerThreads:
     """Runs at most `threads_max` plain functions at a time; further calls wait. The owner calls `close`.
 
@@ -119,7 +135,7 @@ class WorkerThreads:
 
     def run(self, function: Callable[[A], Any], argument: A) -> "asyncio.Future[Any]":
         if self._executor is None:
-            self._executor = ThreadPoolExecutor(self._threads_max, thread_name_prefix="keelmq")
+            self._executor = _Threads(self._threads_max, thread_name_prefix="keelmq")
         return asyncio.get_running_loop().run_in_executor(
             self._executor, copy_context().run, _without_stop_iteration, function, argument
         )

@@ -1,13 +1,23 @@
 """The limits of the HTTP connections of a node: of clients, and of administration if it has a listener of its own."""
 
 import itertools
+import logging
 import resource
 from typing import Final
 
-from cluster.budgets.connections import FILES_RESERVED, HEARD_MAX, RESERVED_CONNECTIONS, Connections
+from cluster.budgets.connections import HEARD_MAX, RESERVED_CONNECTIONS, Connections
 from cluster.budgets.holdings import Listener
 from cluster.process.config import NodeConfig
+from store.descriptors import KEPT_FREE, SPARES
+from store.index.rocksdb_options import OPEN_FILES_MAX
+from store.log.segments import OPEN_SEGMENTS_MAX
 
+FILES_RESERVED: Final = OPEN_FILES_MAX + OPEN_SEGMENTS_MAX + SPARES + KEPT_FREE + 96
+"""Number of file descriptors kept free of clients: for the index, the log, and 96 for peers, webhooks and the rest."""
+logger = logging.getLogger(__name__)
+
+FILES_WANTED: Final = 65_536
+"""Number of files that a node may open, if it is allowed: as in its unit of systemd."""
 ADMINISTRATION_CONNECTIONS_MAX: Final = 256
 """Maximum number of connections at the listener of administration, beside its own reserve."""
 
@@ -43,3 +53,19 @@ def connections_of(config: NodeConfig) -> tuple[Connections, Connections | None]
 def limits_of(*listeners: Connections | None) -> dict[Listener, int]:
     """Return the limit of connections at each listener that there is."""
     return {each.listener: each.limit for each in listeners if each is not None}
+
+
+def raise_limit_of_files() -> None:
+    """Raise the limit of open files to FILES_WANTED, or as far as the hard limit allows. Shells and service managers
+    give 1,024 by default, for programs that cannot cope with more; a node can.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_WANTED if hard == resource.RLIM_INFINITY else min(hard, FILES_WANTED)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (OSError, ValueError) as error:  # a sandbox forbids it
+        logger.warning("this process may open %d files, and its limit cannot be raised: %s", soft, error)
+    else:
+        logger.info("this process may open %d files, where its limit was %d", wanted, soft)

@@ -29,13 +29,12 @@ from aiohttp import web
 
 from cluster.budgets.client_budget import ClientBudget, address_of
 from cluster.budgets.client_notes import ClientNotes
+from cluster.budgets.connection_pool import ConnectionPool
 from cluster.budgets.holdings import Holdings, Listener
 from cluster.problems import Problem
 
 logger = logging.getLogger(__name__)
 
-FILES_RESERVED: Final = 128
-"""Number of file descriptors kept free of clients, for the log, the index and the peers."""
 RESERVED_CONNECTIONS: Final = 64
 """Connections beyond the limit, for health, metrics and administration, and to answer others with `overloaded`."""
 CLOSED_FOR_ONE_MAX: Final = 4
@@ -73,8 +72,10 @@ class Connections:
         self.listener: Listener = listener
         self.write_timeout_s = write_timeout_s
         self.limit = limit
-        self._main = _Pool(ClientBudget(limit, share_percent))
-        self._reserve = _Pool(ClientBudget(RESERVED_CONNECTIONS, 100))
+        self.is_short = False
+        """True while the process has hardly a descriptor left: a new connection then has to replace an idle one."""
+        self._main = ConnectionPool[Connection](ClientBudget(limit, share_percent))
+        self._reserve = ConnectionPool[Connection](ClientBudget(RESERVED_CONNECTIONS, 100))
         self._of_protocol: dict[asyncio.Protocol, Connection] = {}
         self._steady_s = steady_s
         self._numbers = itertools.count(1) if numbers is None else numbers
@@ -85,7 +86,7 @@ class Connections:
         `unread` when the client read nothing of its answers, `crowded` for new ones beyond CROWDED_PER_S_MAX,
         `handshake` when TLS did not begin.
         """
-        self._heard = _Pool(ClientBudget(HEARD_MAX, 100))
+        self._heard = ConnectionPool[Connection](ClientBudget(HEARD_MAX, 100))
         self._heard_before: list[Connection] = []
         """Those that were heard at the last look."""
         self._is_hearing = False
@@ -204,6 +205,17 @@ class Connections:
         if self._is_hearing:
             asyncio.get_running_loop().call_later(HEARD_S, self._end_hearing)
 
+    def has_descriptor(self) -> bool:
+        """Return whether a new connection may stay; for want of descriptors an idle one is closed for it."""
+        return not self.is_short or self.close_idle(1)
+
+    def close_idle(self, count: int) -> bool:
+        """Close up to `count` idle connections of the addresses that have most. Return False if there is none."""
+        has_idle = self._main.idle_of_largest() is not None
+        for _ in range(count):
+            self._close_idle(self._main.idle_of_largest(), "idle")
+        return has_idle
+
     def serves(self, connection: "Connection", inner: asyncio.Protocol) -> None:
         """Note that the server's protocol serves the connection from now on. Later ones get larger numbers."""
         connection.notes.number, connection.notes.opened_s = next(self._numbers), self._steady_s()
@@ -262,48 +274,6 @@ class Connections:
             chosen.give_up(reason)
 
 
-class _Pool:
-    def __init__(self, budget: ClientBudget) -> None:
-        self.budget = budget
-        self._idle: dict[str, dict[Connection, None]] = {}
-        """Idle connections by address, the longest idle first."""
-
-    @property
-    def idle(self) -> list["Connection"]:
-        return [connection for of_address in self._idle.values() for connection in of_address]
-
-    def idle_of(self, holder: str) -> "Connection | None":
-        idle = itertools.chain.from_iterable(self._idle.values())
-        return next((each for each in idle if each.notes.holder == holder), None)
-
-    def add(self, connection: "Connection") -> None:
-        self.budget.take(connection.address, 1)
-        self.is_idle(connection)
-
-    def remove(self, connection: "Connection") -> None:
-        self.budget.give_back(connection.address, 1)
-        self.is_busy(connection)
-
-    def is_idle(self, connection: "Connection") -> None:
-        self._idle.setdefault(connection.address, {})[connection] = None
-
-    def is_busy(self, connection: "Connection") -> None:
-        of_address = self._idle.get(connection.address)
-        if of_address is not None:
-            of_address.pop(connection, None)
-            if not of_address:
-                del self._idle[connection.address]
-
-    def idle_of_largest(self, unless_smaller_than: str = "") -> "Connection | None":
-        """Return the longest idle connection of the address that holds most. If no address with an idle connection
-        holds more than `unless_smaller_than`, take that address; None when it has no idle connection.
-        """
-        address = self.budget.largest_holder(self._idle)
-        if self.budget.held_by(address) <= self.budget.held_by(unless_smaller_than):
-            address = unless_smaller_than
-        return next(iter(self._idle.get(address, ())), None)
-
-
 class Connection(asyncio.Protocol):
     """Passes all events on to the HTTP server's protocol, and reports the beginning and end of the connection."""
 
@@ -341,7 +311,7 @@ class Connection(asyncio.Protocol):
         not begin one, because it has no room and opens too many.
         """
         self.address = address_of(peername)
-        if self._connections.is_crowded(self.address):
+        if not self._connections.has_descriptor() or self._connections.is_crowded(self.address):
             self._connections.note_closed("crowded")
             return False
         self._end_handshake = end_handshake
@@ -365,7 +335,9 @@ class Connection(asyncio.Protocol):
             self._begin(self._transport)
             return
         self.address = address_of(transport.get_extra_info("peername"))
-        if self._connections.is_crowded(self.address):
+        if not self._connections.has_descriptor():
+            self.give_up("crowded")
+        elif self._connections.is_crowded(self.address):
             self.is_heard = True
             self._connections.hear(self)
         else:

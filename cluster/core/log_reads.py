@@ -184,7 +184,7 @@ class LogReads:
         ahead = self._log.places.load_ahead(index) if index >= self._log.first_index else None
         if ahead is not None:
             load, adopt = ahead
-            known = await self._read(load, SIDECAR_BYTES, self._log.places.start_of(index))
+            known = await self._read(partial(load, self._disk), SIDECAR_BYTES, self._log.places.start_of(index))
             with self._fatal():
                 adopt(known)
 

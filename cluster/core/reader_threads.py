@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, Protocol, TypeVar
 
+from cluster.problems import Problem
+
 READER_THREADS: Final = 2
 """Number of threads in one pool. A thread that waits for a bad sector does not keep the other readers waiting."""
 
@@ -22,7 +24,7 @@ class ReaderPool(Protocol):
 
     async def run(self, step: Callable[[], T]) -> T:
         """Run `step` in a thread, and return its result or raise its error. When the caller is cancelled, a step that
-        has not begun is skipped.
+        has not begun is skipped. Raises Problem overloaded when there is no thread.
         """
         ...
 
@@ -47,7 +49,7 @@ class ReaderThreads:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         if self._stopped:
             raise asyncio.CancelledError
-        if not self._threads:
+        if len(self._threads) < self._size:
             self._start()
         self._steps.put((future, step))
         return await future
@@ -59,10 +61,18 @@ class ReaderThreads:
             self._steps.put(None)
 
     def _start(self) -> None:
-        for number in range(self._size):
-            thread = threading.Thread(target=self._run, name=f"{self._name}-{number}", daemon=True)
+        """Start the threads that are missing. Raises Problem overloaded when there is none then; the next step tries
+        again.
+        """
+        while len(self._threads) < self._size:
+            thread = threading.Thread(target=self._run, name=f"{self._name}-{len(self._threads)}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # the process, or its user, has as many threads as it may
+                if self._threads:
+                    return
+                raise Problem("overloaded", "the node cannot start a thread that reads; try again later") from error
             self._threads.append(thread)
-            thread.start()
 
     def _run(self) -> None:
         while (item := self._steps.get()) is not None:

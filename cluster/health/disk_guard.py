@@ -17,13 +17,15 @@ from cluster.metrics import gauge
 from raft.errors import NoRoom
 from store.log.disk import Disk
 from store.log.errors import DiskError
-from store.log.segment_files import DISK_RESERVE_BYTES
+from store.log.segment_files import DISK_RESERVE_BYTES, FILES_RESERVE, STEP_DESCRIPTORS
 
 logger = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 1.0
 HYSTERESIS: Final = 16
 """Divisor of `min_free_bytes`: a low disk has room again once this fraction is free beyond `min_free_bytes`."""
+MIN_FREE_FILES: Final = 64
+"""Inodes below which a disk is low. The index and the files of term and vote need some when segments get none."""
 MAKE_ROOM: Final = "delete topics, lower their retention_ms or retention_bytes, or enlarge the file system"
 
 
@@ -36,6 +38,8 @@ class DiskGuard:
         self._path = path
         self._log_is_full = False
         self._is_filling = False
+        self.free_files: int | None = None
+        """Number of files that may still be created; None where that has no limit."""
         self._trend = DiskTrend()
         core.metrics.add_gauges(self._gauges)
         self._task = core.background.task("disk-guard", "look at the free space", self._round)
@@ -52,6 +56,7 @@ class DiskGuard:
         """Compare the free space with the needed space, and refuse waiting writes when no majority has room."""
         try:
             free_bytes = self._disk.free_bytes(self._path)
+            self.free_files = self._disk.free_files(self._path)
         except DiskError as error:
             logger.warning("free space unknown: %s", error)
             return
@@ -63,18 +68,31 @@ class DiskGuard:
         self._is_filling = free_bytes < warn_bytes + (warn_bytes // HYSTERESIS if self._is_filling else 0)
         if is_low != was_low:
             message = "this node takes writes only while no other can" if is_low else "there is room again"
-            logger.warning("%d bytes are free in %s: %s", free_bytes, self._path, message)
+            logger.warning("%s in %s: %s", self._left(free_bytes), self._path, message)
 
         reason = core.why_no_room()
         if reason is not None and core.raft.role == "leader":
             core.raft.refuse_waiting(NoRoom(reason))  # they wait behind entries that no majority has room for
 
     def _is_low(self, free_bytes: int) -> bool:
-        config = self._core.config
-        if free_bytes >= config.segment_bytes + DISK_RESERVE_BYTES:
+        config, was_low = self._core.config, self._core.disk_is_low
+        if (
+            free_bytes >= config.segment_bytes + DISK_RESERVE_BYTES
+            and (self.free_files is None or self.free_files > FILES_RESERVE)
+            and self._disk.has_descriptors(STEP_DESCRIPTORS)
+        ):
             self._log_is_full = False
-        margin_bytes = config.min_free_bytes // HYSTERESIS if self._core.disk_is_low else 0
-        return self._log_is_full or free_bytes < config.min_free_bytes + margin_bytes
+        margin_bytes = config.min_free_bytes // HYSTERESIS if was_low else 0
+        return self._log_is_full or self._has_few_files(was_low) or free_bytes < config.min_free_bytes + margin_bytes
+
+    def _has_few_files(self, had_few: bool) -> bool:
+        return self.free_files is not None and self.free_files < (MIN_FREE_FILES * 2 if had_few else MIN_FREE_FILES)
+
+    def _left(self, free_bytes: int) -> str:
+        inodes = (
+            "" if self.free_files is None or self.free_files >= 2 * MIN_FREE_FILES else f" and {self.free_files} inodes"
+        )
+        return f"{free_bytes} bytes{inodes} are free"
 
     def _on_log_full(self) -> None:
         if not self._log_is_full:
@@ -91,7 +109,7 @@ class DiskGuard:
                 yield Condition(
                     "disk_low",
                     "critical",
-                    f"{disk.free_bytes} bytes are free in {self._path}, less than min_free_bytes "
+                    f"{self._left(disk.free_bytes)} in {self._path}, less than min_free_bytes "
                     f"({min_free_bytes}) or than the log needs to grow: another node leads if one "
                     f"has room, otherwise writes are refused. Make room: {MAKE_ROOM}",
                 )
@@ -121,6 +139,10 @@ class DiskGuard:
                 )
 
     def _gauges(self) -> Iterator[Metric]:
+        if self.free_files is not None:
+            yield gauge(
+                "keelmq_disk_free_files", "Files that may still be created where the log is (inodes)", self.free_files
+            )
         yield gauge(
             "keelmq_disk_fill_bytes_per_second",
             "Pace at which free space where the log is shrinks, over the last hour; negative while it grows, 0 until "

@@ -276,11 +276,17 @@ def problem_of_part(error: Exception, request: web.Request) -> Problem:
 
 def _bug(error: Exception, request: web.Request) -> Problem:
     logger.error("%s %s failed", request.method, request.path, exc_info=error)
+    if isinstance(error, MemoryError) and request.method == "GET":
+        return Problem("overloaded", "this node has too little memory for the answer; ask for less, or again later")
+    if isinstance(error, MemoryError):
+        return Problem("internal", "this node has too little memory for the request, which may have been carried out")
     return Problem("internal", "a bug of the broker; its log has the trace")
 
 
 def _foreign_problem(error: Exception) -> Problem | None:
     """Return the problem for an error of the disk or of the HTTP server; None for other errors."""
+    if isinstance(error, DiskFull) and error.is_for_want_of_descriptors:
+        return Problem("overloaded", f"{error}; raise the limit of open files of the leader")
     if isinstance(error, DiskFull):
         return Problem("disk_full", f"{error}; make room on the leader's disk")
     if isinstance(error, web.HTTPMethodNotAllowed):

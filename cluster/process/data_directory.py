@@ -23,7 +23,7 @@ from typing import IO, Final, Self
 
 import msgspec
 
-from cluster.process.exit_codes import ExitCode, StartupError
+from cluster.process.exit_codes import ExitCode, StartupError, code_of_disk
 from store.features import FEATURES, FIRST_LEVEL, LevelOf, UnknownFeatureLevel
 
 logger = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ def read_unfinished(path: Path) -> Unfinished | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:
-        raise StartupError(ExitCode.DATA_DIR_UNUSABLE, f"data_dir {path}: {file} cannot be read ({error})") from None
+        raise _unreadable(path, file, error, "") from None
 
 
 class DataDirectory:
@@ -149,7 +149,7 @@ class DataDirectory:
             (self.path / UNFINISHED_FILE).unlink()
             sync_directory(self.path)
         except OSError as error:
-            raise StartupError(ExitCode.DATA_DIR_UNUSABLE, f"data_dir {self.path}: {error.strerror}") from error
+            raise StartupError(code_of_disk(error.errno), f"data_dir {self.path}: {error.strerror}") from error
 
     @classmethod
     def open(
@@ -172,9 +172,9 @@ class DataDirectory:
                 path.chmod(DIRECTORY_MODE)
             lock = open(path / LOCK_FILE, "wb")  # noqa: SIM115 - held as long as the process lives
         except OSError as error:
-            raise StartupError(
-                ExitCode.DATA_DIR_UNUSABLE, f"data_dir {path}: {error.strerror}; give a directory this user may write"
-            ) from None
+            code = code_of_disk(error.errno)
+            step = "; give a directory this user may write" if code == ExitCode.DATA_DIR_UNUSABLE else ""
+            raise StartupError(code, f"data_dir {path}: {error.strerror}{step}") from None
         try:
             _take_lock(lock, path)
             _require_finished(path, command)
@@ -222,9 +222,7 @@ def _claim(path: Path, identity: Identity) -> StoredIdentity:
             ) from None
         return _write_identity(path, identity)
     except (OSError, ValueError, RecursionError) as error:
-        raise StartupError(
-            ExitCode.DATA_DIR_UNUSABLE, f"data_dir {path}: {file} cannot be read ({error}); restore it from a backup"
-        ) from None
+        raise _unreadable(path, file, error) from None
     if (stored.cluster_id, stored.node_id) != (identity.cluster_id, identity.node_id):
         raise StartupError(
             ExitCode.DATA_DIR_UNUSABLE,
@@ -238,6 +236,12 @@ def _claim(path: Path, identity: Identity) -> StoredIdentity:
     return stored
 
 
+def _unreadable(path: Path, file: Path, error: Exception, step: str = "; restore it from a backup") -> StartupError:
+    code = code_of_disk(error.errno if isinstance(error, OSError) else None)
+    step = "" if code == ExitCode.DISK_REFUSES else step
+    return StartupError(code, f"data_dir {path}: {file} cannot be read ({error}){step}")
+
+
 def _require_known_level(path: Path) -> int:
     """Return the noted feature level. Raises StartupError when this build does not know it or it cannot be read."""
     file = path / FEATURE_LEVEL_FILE
@@ -249,9 +253,7 @@ def _require_known_level(path: Path) -> int:
     except UnknownFeatureLevel as error:
         raise StartupError(ExitCode.WRONG_VERSION, f"data_dir {path}: {error}") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise StartupError(
-            ExitCode.DATA_DIR_UNUSABLE, f"data_dir {path}: {file} cannot be read ({error}); restore it from a backup"
-        ) from None
+        raise _unreadable(path, file, error) from None
     return stored.level
 
 
@@ -265,7 +267,7 @@ def read_identity(path: Path) -> StoredIdentity:
             ExitCode.DATA_DIR_UNUSABLE, f"data_dir {path}: no node has used it; give a node's data directory"
         ) from None
     except (OSError, ValueError, RecursionError) as error:
-        raise StartupError(ExitCode.DATA_DIR_UNUSABLE, f"data_dir {path}: {file} cannot be read ({error})") from None
+        raise _unreadable(path, file, error, "") from None
 
 
 def _write_identity(path: Path, identity: Identity, cluster_uid: str = "") -> StoredIdentity:
@@ -291,7 +293,7 @@ def write_durably(file: Path, data: bytes) -> None:
         temporary.rename(file)
         sync_directory(file.parent)
     except OSError as error:
-        raise StartupError(ExitCode.DATA_DIR_UNUSABLE, f"{file}: cannot be written: {error.strerror}") from error
+        raise StartupError(code_of_disk(error.errno), f"{file}: cannot be written: {error.strerror}") from error
 
 
 def sync_directory(path: Path) -> None:

@@ -1,6 +1,8 @@
 """Exit codes of `keelmqd`. docs/configuration.md lists them for operators and their service managers."""
 
 import enum
+import errno
+from typing import Final
 
 
 class ExitCode(enum.IntEnum):
@@ -18,6 +20,20 @@ class ExitCode(enum.IntEnum):
     WRONG_VERSION = 7
     """The cluster is at a feature level that this build does not know, at the start or while running. Nothing was
     changed; the message names the version to start."""
+    DISK_REFUSES = 8
+    """At the start, the disk takes or returns nothing now: it is full, read-only or failing, or the process may open no
+    more files. Nothing was changed. Service managers start the node again, after a pause."""
+
+
+DISK_ERRNOS: Final = frozenset(
+    (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+)
+"""Errors of a disk or a machine that pass, if somebody makes room or mounts the disk anew. Not those of permissions."""
+
+
+def code_of_disk(number: int | None) -> ExitCode:
+    """Return the exit code for an error of the operating system on a file of the data directory."""
+    return ExitCode.DISK_REFUSES if number in DISK_ERRNOS else ExitCode.DATA_DIR_UNUSABLE
 
 
 class StartupError(Exception):

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from cluster.process.data_directory import REBUILD_FILE, REBUILT_FILE, DataDirectory, sync_directory, write_durably
-from cluster.process.exit_codes import ExitCode, StartupError
+from cluster.process.exit_codes import ExitCode, StartupError, code_of_disk
 from store.log.differs import FILE_NAME as DIFFERS_FILE
 from store.log.watermarks import FILE_NAME as WATERMARKS_FILE
 from store.snapshots.install import DECISION_FILE
@@ -63,7 +63,7 @@ def finish_rebuild(directory: DataDirectory, remove: Callable[[Path], None] | No
         sync_directory(path)
     except OSError as error:
         raise StartupError(
-            ExitCode.DATA_DIR_UNUSABLE,
+            code_of_disk(error.errno),
             f"data_dir {path}: cannot be emptied for the rebuild: {error}; mend that, and start again",
         ) from None
     return True

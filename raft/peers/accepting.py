@@ -22,6 +22,7 @@ class Accepting:
         self._what = what
         self._sockets: list[socket.socket] = []
         self._retry: asyncio.TimerHandle | None = None
+        self._has_failed = False
 
     def begin(self, sockets: Sequence[socket.socket]) -> None:
         """Accept connections at these sockets, which listen and do not block. This object owns them from here on."""
@@ -45,13 +46,15 @@ class Accepting:
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return
         except OSError as error:
-            reason = error.strerror or error
-            log.error("no %s connection can be accepted for %.0f s: %s", self._what, ACCEPT_RETRY_S, reason)
+            if not self._has_failed:  # once, not every second for as long as it lasts
+                log.error("no %s connection can be accepted now: %s", self._what, error.strerror or error)
+            self._has_failed = True
             loop = asyncio.get_running_loop()
             for each in self._sockets:
                 loop.remove_reader(each)
             self._retry = loop.call_later(ACCEPT_RETRY_S, self._listen)
             return
+        self._has_failed = False
         accepted.setblocking(False)
         self._on_accepted(accepted, address)
 

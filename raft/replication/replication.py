@@ -14,6 +14,7 @@ from raft.replication.retention import needed_from
 from raft.sender import Sender
 from raft.snapshots.snapshots import Snapshots
 from raft.state import RaftState
+from store.log.errors import DiskFull
 from store.log.record import Entry
 
 log = logging.getLogger(__name__)
@@ -38,6 +39,7 @@ class Replication:
         self._answered: dict[int, bool] = {}  # peers that answered since the last step; True: wants an append anyway
         self._may_send_on = False  # a peer has answered since the last step and lacks entries
         self._prepared: tuple[tuple[int, ...], Append] = (), Append(_NOTHING, ())  # the last append with entries
+        self._is_unread = False  # the last entries that were to be sent could not be read
         self._limit: int | None = None  # the commit limit, while nothing has changed that it is counted from
         self.leads_from = 0
         """Index of the no-op of the present, or last, leadership of this node."""
@@ -230,13 +232,23 @@ class Replication:
         if progress.take_restarted():
             lanes.drop_waiting(peer)
         while progress.next_index <= state.log.last_index and progress.may_send() and not lanes.is_full(peer):
-            append = self._append_from(progress.next_index)
+            try:
+                append = self._append_from(progress.next_index)
+            except DiskFull as error:  # an old segment cannot be opened now; the next heartbeat tries again
+                self._note_unread(error)
+                break
+            self._is_unread = False
             progress.announced_commit = state.commit_index
             self._sender.send(peer, append)
             entries = append.entries
             progress.sent(entries[-1].index, sum(len(entry.payload) for entry in entries))
         if heartbeat:
             self._send_heartbeat(peer, progress)
+
+    def _note_unread(self, error: DiskFull) -> None:
+        if not self._is_unread:
+            log.warning("entries cannot be read for the others, and are sent later: %s", error)
+        self._is_unread = True
 
     def _append_from(self, index: int) -> Append:
         """Return an append with entries from `index` on; the same object when another peer was sent the same last."""

@@ -25,19 +25,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple, cast
 
-from rocksdict import (
-    BlockBasedIndexType,
-    BlockBasedOptions,
-    Cache,
-    DBCompressionType,
-    Options,
-    Rdict,
-    WriteBatch,
-    WriteOptions,
-)
+from rocksdict import Rdict, WriteBatch, WriteOptions
 
+from store.descriptors import are_free
 from store.errors import IndexDamaged, IndexOutdated
 from store.index import keys
+from store.index.rocksdb_options import WRITE_BUFFER_BYTES, rocksdb_options
 from store.index.staged_writes import StagedWrites
 from store.log.errors import DiskError, DiskFull
 from store.steps import ITEMS_PER_STEP, Steps
@@ -48,22 +41,16 @@ UPGRADED_FORMATS: Final = (b"2",)
 OUTDATED_FORMATS: Final = (b"1",)
 """Formats of earlier versions that did not count references to the log: such an index is rebuilt from the log."""
 
-WRITE_BUFFER_BYTES: Final = 8 * 1024 * 1024
-WRITE_BUFFERS_MAX: Final = 3
-STOP_FILES: Final = 36
-"""Number of files at level 0 at which RocksDB stops writes. It delays none before, which would hold the loop."""
 FLUSH_FILES_MAX: Final = 20
 """Number of files at level 0 from which on no flush is begun: compactions do not keep up, and RocksDB would make who
 asks for a flush wait for them, one file before it stops writes. Full buffers are still brought to disk."""
-PENDING_COMPACTION_BYTES_MAX: Final = 256 << 30
-"""Estimate of the bytes to compact at which RocksDB stops writes, which an index never has."""
 WOULD_WAIT: Final = "Result incomplete"
 """How rocksdict's message begins when RocksDB refuses a write for which it would have waited."""
-BLOCK_CACHE_BYTES: Final = 12 * 1024 * 1024
-METADATA_BLOCK_BYTES: Final = 4096
-OPEN_FILES_MAX: Final = 128
-BACKGROUND_JOBS_MAX: Final = 2
-BLOOM_BITS_PER_KEY: Final = 10
+FULL_BUFFER_BYTES: Final = WRITE_BUFFER_BYTES * 3 // 4
+"""RocksDB puts a buffer aside at the first write after it was about full: not below this size."""
+FLUSH_DESCRIPTORS: Final = 4
+"""File descriptors that have to be free before a flush: for its file, and for the compaction that may follow."""
+ASKED_AGAIN_BYTES: Final = 256 * 1024
 
 FULL_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 FAILED_ERRNOS: Final = (errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM)
@@ -103,6 +90,7 @@ class Index:
         self._failures_told = 0
         self._was_refused = False
         self._write_waits = 0
+        self._asked_at_bytes = -ASKED_AGAIN_BYTES
         self._waiting, self._at_once = WriteOptions(), WriteOptions()
         for options in self._waiting, self._at_once:
             # The type stub declares disable_wal as a method; it is a property.
@@ -118,7 +106,7 @@ class Index:
         try:
             # Without the family named, rocksdict opens an existing database with options it finds there, which lack the
             # Bloom filters and the size of the cache.
-            index = cls(Rdict(path, _options(), column_families={"default": _options()}))
+            index = cls(Rdict(path, rocksdb_options(), column_families={"default": rocksdb_options()}))
         except Exception as error:  # rocksdict raises nothing narrower
             if (failure := _disk_error("open", path, error)) is not None:
                 raise failure from error
@@ -296,9 +284,12 @@ class Index:
         self._commit(self._waiting)
 
     def try_commit(self) -> bool:
-        """Commit as `commit` does, unless RocksDB takes no writes because flushes or compactions do not keep up. Return
-        False then: nothing is written, and everything is staged as before. To be tried again once in a while.
+        """Commit as `commit` does, unless RocksDB takes no writes because flushes or compactions do not keep up, or the
+        write may begin a flush for which no file can be opened. Return False then: nothing is written, and everything
+        is staged as before. To be tried again once in a while.
         """
+        if self._writes and not self._may_open_files():
+            return self._refuse()
         # What was prepared is lost with a write that is refused, and to make it again takes long: an empty one asks.
         if (self._batch is not None or self._was_refused) and not self._takes_writes():
             return False
@@ -325,11 +316,25 @@ class Index:
         except Exception as error:  # rocksdict raises nothing narrower
             if not str(error).startswith(WOULD_WAIT):  # an earlier flush has failed
                 raise self._failure("write", error) from error
-            self._write_waits += not self._was_refused
-            self._was_refused = True
-            return False
+            return self._refuse()
         self._was_refused = False
         return True
+
+    def _refuse(self) -> bool:
+        self._write_waits += not self._was_refused
+        self._was_refused = True
+        return False
+
+    def _may_open_files(self) -> bool:
+        """Return whether a flush that the next write may begin finds file descriptors: without one RocksDB never takes
+        a write again. Asked again when the buffer has grown by ASKED_AGAIN_BYTES.
+        """
+        size_bytes = self._database.property_int_value("rocksdb.cur-size-active-mem-table") or 0
+        if size_bytes < FULL_BUFFER_BYTES:
+            return True
+        if not 0 <= size_bytes - self._asked_at_bytes < ASKED_AGAIN_BYTES:
+            self._asked_at_bytes = size_bytes if are_free(FLUSH_DESCRIPTORS) else -ASKED_AGAIN_BYTES
+        return self._asked_at_bytes >= 0
 
     def flush(self, wait: bool = True) -> None:
         """Bring all commits to disk; with wait=False only start doing so. Raises DiskFull when they do not fit,
@@ -351,8 +356,8 @@ class Index:
 
     def begin_flush(self) -> bool:
         """Start a flush without waiting. Return False while an earlier flush is not done or compactions do not keep up,
-        for which RocksDB would wait, or while it takes no writes, when it would refuse. Raises DiskFull or DiskError,
-        once, when the earlier one has failed.
+        for which RocksDB would wait, while it takes no writes, when it would refuse, or while it could open no file.
+        Raises DiskFull or DiskError, once, when the earlier one has failed.
         """
         database = self._database
         if self.is_flushing:
@@ -363,7 +368,7 @@ class Index:
             return False
         if int(database.property_value("rocksdb.num-files-at-level0") or 0) >= FLUSH_FILES_MAX:
             return False
-        if database.property_int_value("rocksdb.is-write-stopped"):
+        if database.property_int_value("rocksdb.is-write-stopped") or not are_free(FLUSH_DESCRIPTORS):
             return False
         self.flush(wait=False)
         return True
@@ -405,37 +410,6 @@ def _fill(batch: WriteBatch, rows: Iterable[tuple[bytes, bytes | None]]) -> None
             batch.delete(key)
         else:
             put(key, value)
-
-
-def _options() -> Options:
-    """Return small options: the index shares the memory of an idle node (120 MiB) with Python and the HTTP server."""
-    table = BlockBasedOptions()
-    table.set_block_cache(Cache(BLOCK_CACHE_BYTES))
-    table.set_bloom_filter(BLOOM_BITS_PER_KEY, False)
-    table.set_cache_index_and_filter_blocks(True)
-    table.set_pin_l0_filter_and_index_blocks_in_cache(True)
-    # Index and filter are partitioned into pages: the filter of a large file is larger than a shard of the cache, is
-    # never kept there, and would be read as a whole for every single key.
-    table.set_index_type(BlockBasedIndexType.two_level_index_search())
-    table.set_partition_filters(True)
-    table.set_metadata_block_size(METADATA_BLOCK_BYTES)
-    table.set_pin_top_level_index_and_filter(True)
-    options = Options(raw_mode=True)
-    options.create_if_missing(True)
-    options.set_block_based_table_factory(table)
-    options.set_write_buffer_size(WRITE_BUFFER_BYTES)
-    options.set_max_write_buffer_number(WRITE_BUFFERS_MAX)
-    # Where writes would be delayed they are stopped: a delayed one holds the loop, a stopped one comes back undone.
-    options.set_level_zero_stop_writes_trigger(STOP_FILES)
-    options.set_level_zero_slowdown_writes_trigger(STOP_FILES)
-    options.set_hard_pending_compaction_bytes_limit(PENDING_COMPACTION_BYTES_MAX)
-    options.set_soft_pending_compaction_bytes_limit(PENDING_COMPACTION_BYTES_MAX)
-    options.set_max_background_jobs(BACKGROUND_JOBS_MAX)
-    options.set_max_open_files(OPEN_FILES_MAX)
-    options.set_compression_type(DBCompressionType.lz4())
-    options.set_keep_log_file_num(2)
-    options.set_max_log_file_size(4 * 1024 * 1024)
-    return options
 
 
 def _disk_error(operation: str, path: str, error: Exception) -> DiskError | None:

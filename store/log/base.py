@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from store.log.disk import Disk, create_file
+from store.log.disk import Disk
 from store.log.errors import LogCorruption
 from store.log.record_chain import GENESIS, Link
 
@@ -88,7 +88,7 @@ def write_base(disk: Disk, directory: str, stored: StoredBase) -> None:
     if link is not None:
         body += _LINK.pack(*link)
     temporary = f"{directory}/{TEMPORARY_NAME}"
-    file = create_file(disk, temporary)
+    file = disk.open(temporary, create=True)
     try:
         file.truncate(0)
         file.pwrite(body + crc32c(body).to_bytes(4, "little"), 0)

@@ -1,20 +1,20 @@
 """The commit log: the Raft log on disk. Layout and recovery: docs/log-format.md.
 
-The log belongs to one thread. A sync of it has a beginning and an end, and between the two its owner goes on appending,
-cutting and rolling over, while the kernel or another thread syncs the file that `begin_sync` named. A truncation starts
-a new epoch; what a sync that began in an older epoch has synced does not count.
+The log belongs to one thread. Between the beginning and the end of a sync its owner goes on appending, cutting and
+rolling over. A truncation starts a new epoch; what a sync that began in an older epoch has synced does not count.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import NamedTuple, NoReturn
 
 from crc32c import crc32c
 
 from store.log.base import BEGINNING, LogBase, StoredBase, write_base
 from store.log.chain import LogChain
-from store.log.disk import Disk, File
+from store.log.disk import Disk, File, require_descriptors
 from store.log.errors import DiskError, DiskFull, LogFailed, LogTruncated
 from store.log.places import LogPlaces
 from store.log.reader import LogReader
@@ -30,7 +30,15 @@ from store.log.record import (
 )
 from store.log.recovery import Recovered, recover
 from store.log.segment import SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
-from store.log.segment_files import cut_log, grow_active, prepare_segment, publish_segment, remove_segments, seal_active
+from store.log.segment_files import (
+    STEP_DESCRIPTORS,
+    cut_log,
+    grow_active,
+    prepare_segment,
+    publish_segment,
+    remove_segments,
+    seal_active,
+)
 from store.properties import reads
 
 __all__ = ["CACHE_BYTES_DEFAULT", "SEGMENT_BYTES_DEFAULT", "CommitLog", "Entry"]
@@ -81,8 +89,7 @@ class CommitLog:
         self.last_term = self.base.term
         if self.last_index >= self.first_index:
             self.last_term = self._reader.term_at(self.last_index)
-        self._limit = 0  # position up to which an ordinary record needs no allocation; the no-op reserve lies behind it
-        self._allocated = 0
+        self._limit = self._allocated = 0  # where ordinary records begin to need an allocation, and where no-ops do
         self.synced_index = self.last_index
         """Index up to which every record is on disk. Never moves back except by `truncate_from`."""
         self.synced_position = self.end_position
@@ -118,6 +125,7 @@ class CommitLog:
             log.sync()
         return log
 
+    close_sealed: Callable[[], None] = reads("_segments.close_sealed")
     base: LogBase = reads("_stored_base.base")
     """The last record before the first kept one; all fields are zero at the beginning of the log."""
 
@@ -225,14 +233,15 @@ class CommitLog:
     def truncate_from(self, index: int) -> None:
         """Removes record `index` and all after it, durable on return.
 
-        Raises `ValueError` unless `first_index <= index <= last_index + 1`, or for the genesis record; `LogFailed` when
-        the disk fails. The caller must never truncate committed records.
+        Raises `ValueError` unless `first_index <= index <= last_index + 1`, or for the genesis record; `DiskFull` with
+        nothing changed; `LogFailed` when the disk fails. The caller must never truncate committed records.
         """
         self._raise_if_failed()
         if not max(self.first_index, GENESIS_INDEX + 1) <= index <= self.last_index + 1:
             raise ValueError(f"cannot truncate from {index}: the log holds {self.first_index} to {self.last_index}")
         if index == self.last_index + 1:
             return
+        require_descriptors(self._disk, self._directory, STEP_DESCRIPTORS)
         position = self._reader.position_of(index)
         last_term = self.term_at(index - 1)
         self._epoch += 1
@@ -273,6 +282,7 @@ class CommitLog:
         first = self._segments.with_index(max(index, self.first_index))
         if first is self._segments.segments[0]:
             return self.base
+        require_descriptors(self._disk, self._directory, STEP_DESCRIPTORS)
         base = LogBase(first.start, first.first_index - 1, self._reader.term_at(first.first_index - 1))
         self._set_base(self._stored_base._replace(base=base, link=self.chain.at(base.index)))
         while self._segments.segments[0] is not first:

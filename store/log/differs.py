@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 from crc32c import crc32c
 
-from store.log.disk import Disk, create_file
+from store.log.disk import Disk
 
 FILE_NAME: Final = "differs"
 _MAGIC: Final = b"KMQD"
@@ -59,7 +59,7 @@ class DiffersMark:
         if difference == self.difference:
             return
         body = _MAGIC + msgspec.msgpack.encode(difference)
-        file = create_file(self._disk, self._path + ".tmp")
+        file = self._disk.open(self._path + ".tmp", create=True)
         try:
             file.truncate(0)
             file.pwrite(body + crc32c(body).to_bytes(_CRC_BYTES, "little"), 0)

@@ -8,7 +8,7 @@ The simulation and the crash tests pass their own disk, which loses unsynced wri
 * Each `File` reports a failed write-back to its own next `fdatasync`, as Linux does per open file description: that
   is why appends and syncs have different `File`s of the same path.
 
-Errors are `DiskError`, or `DiskFull` when space ran out.
+Errors are `DiskError`, or `DiskFull` when space, inodes or file descriptors ran out.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
-from typing import Protocol, TypeAlias
+from collections.abc import Callable, Iterator
+from typing import Protocol, TypeAlias, TypeVar
 
+from store.descriptors import NO_DESCRIPTOR, SpareDescriptors
 from store.log.errors import DiskError, DiskFull, disk_error
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+T = TypeVar("T")
 
 _ZERO_CHUNK_BYTES = 1 << 20
-_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 _NO_FALLOCATE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 
@@ -114,6 +115,16 @@ class Disk(Protocol):
         """Returns the bytes that an unprivileged process may still use on the file system of `path`."""
         ...
 
+    def free_files(self, path: str) -> int | None:
+        """Returns how many more files an unprivileged process may create on the file system of `path`; None where that
+        has no limit.
+        """
+        ...
+
+    def has_descriptors(self, count: int) -> bool:
+        """Returns whether `count` more files can be opened at the same time."""
+        ...
+
 
 @contextlib.contextmanager
 def _translated(operation: str, path: str) -> Iterator[None]:
@@ -126,11 +137,13 @@ def _translated(operation: str, path: str) -> Iterator[None]:
 class PosixFile:
     """An open file of the operating system; it owns one file descriptor."""
 
-    __slots__ = ("descriptor", "path")
+    __slots__ = ("borrowed_of", "descriptor", "path")
 
-    def __init__(self, descriptor: int, path: str) -> None:
+    def __init__(self, descriptor: int, path: str, borrowed_of: SpareDescriptors | None = None) -> None:
+        """`borrowed_of` lent the descriptor, and gets it back when the file is closed."""
         self.descriptor = descriptor
         self.path = path
+        self.borrowed_of = borrowed_of
 
     def pread(self, length: int, position: int) -> bytes:
         try:
@@ -196,22 +209,50 @@ class PosixFile:
         descriptor, self.descriptor = self.descriptor, -1  # whatever is called by mistake meets no other file
         with _translated("close", self.path):
             os.close(descriptor)
+        if self.borrowed_of is not None:
+            self.borrowed_of.take_back()
 
 
 class PosixDisk:
-    """The operating system's file system."""
+    """The operating system's file system. When the process has no descriptor left, files are opened with `spares`."""
+
+    def __init__(self, spares: SpareDescriptors | None = None) -> None:
+        self.spares = spares or SpareDescriptors()
 
     def open(self, path: str, *, create: bool = False) -> PosixFile:
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return self._open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0))
+
+    def _open(self, path: str, flags: int) -> PosixFile:
         with _translated("open", path):
-            return PosixFile(os.open(path, flags, 0o600), path)
+            descriptor, is_borrowed = self._with_spare(lambda: os.open(path, flags, 0o600))
+        return PosixFile(descriptor, path, self.spares if is_borrowed else None)
+
+    def _with_spare(self, opening: Callable[[], T]) -> tuple[T, bool]:
+        """Returns what `opening` returns, and whether it took a spare descriptor, which the caller takes back."""
+        try:
+            return opening(), False
+        except OSError as error:
+            if error.errno not in NO_DESCRIPTOR or not self.spares.lend():
+                raise
+        try:
+            return opening(), True
+        except BaseException:
+            self.spares.take_back()
+            raise
+
+    def _briefly(self, using: Callable[[], T]) -> T:
+        """Returns what `using` returns, which closes all that it opens."""
+        result, is_borrowed = self._with_spare(using)
+        if is_borrowed:
+            self.spares.take_back()
+        return result
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
 
     def list(self, directory: str) -> list[str]:
         with _translated("list", directory):
-            return sorted(os.listdir(directory))
+            return sorted(self._briefly(lambda: os.listdir(directory)))
 
     def make_directory(self, path: str) -> None:
         path = os.path.abspath(path)
@@ -233,20 +274,24 @@ class PosixDisk:
 
     def sync_directory(self, path: str) -> None:
         with _translated("sync directory", path):
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            self._briefly(lambda: _sync_directory(path))
 
     def read_bytes(self, path: str) -> bytes:
-        with _translated("read", path), open(path, "rb") as file:
-            return file.read()
+        with _translated("read", path):
+            return self._briefly(lambda: _read_bytes(path))
 
     def free_bytes(self, path: str) -> int:
         with _translated("statvfs", path):
             status = os.statvfs(path)
             return status.f_bavail * status.f_frsize
+
+    def free_files(self, path: str) -> int | None:
+        with _translated("statvfs", path):
+            status = os.statvfs(path)
+            return status.f_favail if status.f_files else None  # 0 where inodes are made as they are needed
+
+    def has_descriptors(self, count: int) -> bool:
+        return self.spares.has(count)
 
 
 class ReadOnlyDisk(PosixDisk):
@@ -256,20 +301,20 @@ class ReadOnlyDisk(PosixDisk):
 
     def open(self, path: str, *, create: bool = False) -> PosixFile:
         assert not create, "nothing is created by those who only read"
-        with _translated("open", path):
-            return PosixFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC), path)
+        return self._open(path, os.O_RDONLY | os.O_CLOEXEC)
 
 
-def create_file(disk: Disk, path: str) -> File:
-    """Opens `path` as `open(create=True)` does. Raises `DiskFull`, with nothing changed, when no file descriptor is
-    left.
-    """
+def _sync_directory(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        return disk.open(path, create=True)
-    except DiskError as error:
-        if error.errno not in _NO_DESCRIPTOR:
-            raise
-        raise DiskFull(error.operation, path, error.errno, os.strerror(error.errno)) from error
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _read_bytes(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
 
 
 def require_free(disk: Disk, directory: str, length: int, reserve: int) -> None:
@@ -278,3 +323,19 @@ def require_free(disk: Disk, directory: str, length: int, reserve: int) -> None:
     if free < length + reserve:
         reason = f"{free} bytes free, {length} needed and {reserve} kept in reserve"
         raise DiskFull("allocate", directory, errno.ENOSPC, reason)
+
+
+def require_files(disk: Disk, directory: str, reserve: int) -> None:
+    """Raises `DiskFull` unless `directory` has room for more files than the `reserve`."""
+    free = disk.free_files(directory)
+    if free is not None and free <= reserve:
+        reason = f"{free} inodes free and {reserve} kept in reserve"
+        raise DiskFull("create a file in", directory, errno.ENOSPC, reason)
+
+
+def require_descriptors(disk: Disk, path: str, count: int) -> None:
+    """Raises `DiskFull` unless `count` more files can be opened. Steps that must not stop half-way ask before they
+    change anything.
+    """
+    if not disk.has_descriptors(count):
+        raise DiskFull("open", path, errno.EMFILE, os.strerror(errno.EMFILE))

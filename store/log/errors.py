@@ -2,7 +2,7 @@
 
 LogError
 ├── DiskError          an operation on a file failed (EIO, EACCES, ...)
-│   └── DiskFull       no space (ENOSPC, EDQUOT), or no descriptor for a new file (EMFILE, ENFILE): nothing was changed,
+│   └── DiskFull       no space or inode (ENOSPC, EDQUOT), or no file descriptor (EMFILE, ENFILE): nothing was changed,
 │                      and the operation may be retried later
 ├── LogFailed          an earlier write or sync failed and poisoned the log: the process must stop
 ├── LogCorruption      synced bytes differ from the bytes that were written: the process must stop
@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import errno
 
-_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
+from store.descriptors import NO_DESCRIPTOR
+
+_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, *NO_DESCRIPTOR)
 
 REPAIR_ADVICE = (
     "Stop this node, copy its data directory aside, then remove the directory and start the node: the others replicate "
@@ -40,9 +42,13 @@ class DiskError(LogError):
 
 
 class DiskFull(DiskError):
-    """No space, or no file descriptor, was left for `operation` on `path`. Nothing was changed; the same call succeeds
-    once space or a descriptor is free again.
+    """No space, inode or file descriptor was left for `operation` on `path`. Nothing was changed; the same call
+    succeeds once there is one again.
     """
+
+    @property
+    def is_for_want_of_descriptors(self) -> bool:
+        return self.errno in NO_DESCRIPTOR
 
 
 class LogFailed(LogError):

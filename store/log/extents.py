@@ -15,7 +15,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from store.log.disk import Disk, File
-from store.log.errors import DiskError, DiskFull
+from store.log.errors import DiskError
 from store.log.reader import parse_records
 from store.log.record import HEADER_BYTES, Entry, UnsupportedRecord, parse_header
 
@@ -23,7 +23,6 @@ PAGE_BYTES = 4096
 """Minimum unit of a disk read; the size of a read is counted in these pages."""
 GAP_BYTES = 32 * 1024
 """Blocks of one file at most this far apart are read in one operation, together with the bytes between them."""
-_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 
 
 class Extent(NamedTuple):
@@ -114,7 +113,7 @@ class BlockPlan:
                     if file is not None:
                         file.close()
                         file = None
-                    path, file = span.path, _open(disk, span.path)
+                    path, file = span.path, disk.open(span.path)
                 data = file.pread(span.length, span.offset)
                 for block in blocks:
                     begin = block.extent.offset - span.offset
@@ -155,20 +154,11 @@ def is_missing(error: DiskError) -> bool:
 
 @contextmanager
 def _opened(disk: Disk, path: str) -> Iterator[File]:
-    file = _open(disk, path)
+    file = disk.open(path)
     try:
         yield file
     finally:
         file.close()
-
-
-def _open(disk: Disk, path: str) -> File:
-    try:
-        return disk.open(path)
-    except DiskError as error:
-        if error.errno not in _NO_DESCRIPTOR:
-            raise
-        raise DiskFull(error.operation, path, error.errno, "no file descriptor is left") from error
 
 
 def _pages(extent: Extent) -> int:

@@ -9,7 +9,7 @@ be opened, and the caller sees to it that nobody does.
 from typing import Final
 
 from store.log.base import StoredBase, read_base, write_base
-from store.log.disk import Disk, create_file
+from store.log.disk import Disk
 from store.log.segment import segment_name, start_of
 
 _SUFFIX: Final = ".tmp"
@@ -24,7 +24,7 @@ def cut_front(disk: Disk, directory: str, stored: StoredBase, end_position: int)
     source = disk.open(f"{directory}/{segment_name(before.position)}")
     try:
         end = min(source.size(), end_position - before.position)
-        target = create_file(disk, _path(directory, position))
+        target = disk.open(_path(directory, position), create=True)
         try:
             target.truncate(0)
             for at in range(position - before.position, end, _STEP_BYTES):

@@ -8,7 +8,7 @@ import struct
 
 from crc32c import crc32c
 
-from store.log.disk import Disk, create_file
+from store.log.disk import Disk, require_descriptors
 from store.log.errors import DiskError, DiskFull, HardStateCorruption, LogFailed
 
 MAGIC = b"KMQH"
@@ -17,6 +17,7 @@ _BODY = struct.Struct("<4sBB2xQq")
 FILE_BYTES = _BODY.size + 4
 _NO_VOTE = -1
 _TEMPORARY_SUFFIX = ".tmp"
+_DESCRIPTORS = 2
 
 
 class HardState:
@@ -73,6 +74,7 @@ class HardState:
     def _write(self, term: int, voted_for: int | None, voter: bool) -> None:
         if self._failed:
             raise LogFailed(f"an earlier write of hard state {self._path} failed, so it is not written again")
+        require_descriptors(self._disk, self._path, _DESCRIPTORS)
         temporary = self._path + _TEMPORARY_SUFFIX
         try:
             self._write_temporary(temporary, _encode(term, voted_for, voter))
@@ -95,7 +97,7 @@ class HardState:
             raise ValueError(f"the vote of term {term} was given to {self._voted_for}, not {voted_for}")
 
     def _write_temporary(self, path: str, data: bytes) -> None:
-        file = create_file(self._disk, path)
+        file = self._disk.open(path, create=True)
         try:
             if file.size() != len(data):  # a file of that size is the reserved one: its blocks are kept
                 file.truncate(0)
@@ -109,7 +111,7 @@ class HardState:
         files have filled meanwhile. The space that the rename has freed is enough; without space nothing is reserved.
         """
         with contextlib.suppress(DiskFull):
-            file = create_file(self._disk, self._path + _TEMPORARY_SUFFIX)
+            file = self._disk.open(self._path + _TEMPORARY_SUFFIX, create=True)
             try:
                 file.allocate(0, FILE_BYTES)
             finally:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from store.log.disk import Disk
 from store.log.errors import LogTruncated
 from store.log.extents import Extent, StoredBlock, StoredRecord, StoredRecords
 from store.log.reader import LogReader
@@ -58,12 +59,12 @@ class LogPlaces:
 
     def load_ahead(
         self, index: int
-    ) -> tuple[Callable[[], SegmentIndex | None], Callable[[SegmentIndex | None], None]] | None:
+    ) -> tuple[Callable[[Disk], SegmentIndex | None], Callable[[SegmentIndex | None], None]] | None:
         """Prepare loading the segment index that `records` needs for record `index`; None when the index is loaded
         already.
 
-        The first callable reads the index and may run in any thread; the second takes the result and must run on the
-        loop.
+        The first callable reads the index from a disk and may run in any thread; the second takes the result and must
+        run on the loop.
         """
         found = self._segments.load_ahead(index)
         if found is None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from store.log.disk import Disk, File
-from store.log.errors import DiskError
+from store.log.errors import DiskError, DiskFull
 from store.log.record import HEADER_BYTES, UnsupportedRecord
 from store.log.record_chain import Link, RecordChain, chained_of
 from store.log.scan import scan_records
@@ -53,18 +53,24 @@ class SegmentScrub:
         """The chain at the end of the segment, once the whole segment was read; None if it is not known."""
 
     def steps(self, step_bytes: int) -> Generator[int, None, None]:
-        """Reads the segment; after about every `step_bytes` yields the number of bytes read. Never raises DiskError: a
-        failure of the disk is reported in `damage`.
+        """Reads the segment; after about every `step_bytes` yields the number of bytes read.
+
+        A failure of the disk is reported in `damage`. Raises DiskFull when no file descriptor is left, which says
+        nothing about the segment.
         """
         segment = self._segment
         at, index = segment.start, segment.first_index
         try:
             file = self._disk.open(segment.path)
+        except DiskFull:
+            raise
         except DiskError as error:
             self._found(at, index, f"the segment cannot be opened: {error}")
             return
         try:
             yield from self._read(file, step_bytes)
+        except DiskFull:
+            raise
         except DiskError as error:
             self._found(at, index, f"the segment cannot be read: {error}")
         finally:

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from store.log.disk import Disk, create_file, require_free
+from store.log.disk import Disk, require_descriptors, require_files, require_free
 from store.log.errors import DiskFull
 from store.log.segment import PENDING_NAME, SEGMENT_SUFFIX, SIDECAR_SUFFIX, Segment, SegmentIndex, start_of
 from store.log.segments import SegmentSet
 
 DISK_RESERVE_BYTES = 32 * 1024 * 1024  # never used for segments: hard state and index need it when the log cannot grow
+FILES_RESERVE = 32  # inodes never used for segments, for the same
+STEP_DESCRIPTORS = 4  # that rolling over, cutting or removing segments takes at a time; none of them may stop half-way
 
 
 def prepare_segment(disk: Disk, directory: str, length: int) -> None:
-    """Allocates the next segment under a name that is not part of the log.
+    """Allocates the next segment under a name that is not part of the log, if there is all that publishing it needs.
 
     Raises `DiskFull`, leaving nothing behind.
     """
+    require_descriptors(disk, directory, STEP_DESCRIPTORS)
+    require_files(disk, directory, FILES_RESERVE)
     require_free(disk, directory, length, DISK_RESERVE_BYTES)
     path = f"{directory}/{PENDING_NAME}"
     if disk.exists(path):
         disk.unlink(path)
     try:
-        file = create_file(disk, path)
+        file = disk.open(path, create=True)
         try:
             file.allocate(0, length)
             file.fdatasync()  # file systems that allocate blocks late report a full disk only here

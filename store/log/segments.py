@@ -19,6 +19,7 @@ from store.log.segment import Segment, SegmentIndex, sidecar_name
 from store.log.sidecar import decode_sidecar, encode_sidecar
 
 LOADED_SEGMENTS_MAX = 64
+OPEN_SEGMENTS_MAX = 16
 LOADED_INDEX_BYTES_MAX = 16 * 1024 * 1024
 
 
@@ -56,6 +57,7 @@ class SegmentSet:
         self._starts.append(segment.start)
         self._firsts.append(segment.first_index)
         self._evict()
+        self._bound_open()
 
     def remove_last(self) -> Segment:
         """Takes the last segment out, leaving its files untouched; the segment before it is loaded and becomes the
@@ -75,9 +77,7 @@ class SegmentSet:
         self._starts.pop(0)
         self._firsts.pop(0)
         self._loaded.pop(removed.start, None)
-        if removed.file is not None:
-            removed.file.close()
-            removed.file = None
+        _close(removed)
         return removed
 
     def with_index(self, index: int) -> Segment:
@@ -90,7 +90,13 @@ class SegmentSet:
         if segment.file is None:
             segment.file = self._disk.open(segment.path)
             self._note_use(segment)
+            self._bound_open()
         return segment.file
+
+    def _bound_open(self) -> None:
+        """Closes the files of the sealed segments used longest ago, if more than OPEN_SEGMENTS_MAX are open."""
+        for segment in [each for each in self._loaded.values() if each.file is not None][:-OPEN_SEGMENTS_MAX]:
+            _close(segment)
 
     def index_of(self, segment: Segment) -> SegmentIndex:
         if segment.index is None:
@@ -132,11 +138,14 @@ class SegmentSet:
         if self._disk.exists(path):
             self._disk.unlink(path)
 
+    def close_sealed(self) -> None:
+        """Closes the files of sealed segments. Their indexes stay loaded."""
+        for segment in self.segments[:-1]:
+            _close(segment)
+
     def close(self) -> None:
         for segment in self.segments:
-            if segment.file is not None:
-                segment.file.close()
-                segment.file = None
+            _close(segment)
 
     def _note_use(self, segment: Segment) -> None:
         if segment is not self.active:
@@ -151,19 +160,17 @@ class SegmentSet:
             if segment.index is not None:
                 size -= segment.index.memory_bytes
             segment.index = None
-            if segment.file is not None:
-                segment.file.close()
-                segment.file = None
+            _close(segment)
 
-    def load_ahead(self, index: int) -> tuple[Segment, Callable[[], SegmentIndex | None]] | None:
-        """Returns the sealed segment of record `index` and a callable that reads its sidecar in any thread; None if it
-        is loaded.
+    def load_ahead(self, index: int) -> tuple[Segment, Callable[[Disk], SegmentIndex | None]] | None:
+        """Returns the sealed segment of record `index` and a callable that reads its sidecar from a disk, in any
+        thread; None if it is loaded.
         """
         segment = self.with_index(index)
         if segment.index is not None:
             return None
         place = SidecarPlace(self.directory, segment.path, segment.start, segment.length, segment.first_index)
-        return segment, partial(read_sidecar, self._disk, place)
+        return segment, partial(read_sidecar, place=place)
 
     def adopt(self, segment: Segment, index: SegmentIndex | None) -> None:
         """Takes over an index that `load_ahead` read, unless the segment was changed or removed meanwhile, or the index
@@ -205,6 +212,12 @@ class SegmentSet:
         return LogCorruption(
             "corrupt_synced_record", segment.name, segment.start + index.length, index.next_index, detail
         )
+
+
+def _close(segment: Segment) -> None:
+    if segment.file is not None:
+        segment.file.close()
+        segment.file = None
 
 
 class SidecarPlace(NamedTuple):

@@ -21,7 +21,7 @@ from crc32c import crc32c
 
 from store.index.index import Index
 from store.log.base import LogBase, StoredBase, write_base
-from store.log.disk import Disk, create_file, require_free
+from store.log.disk import Disk, require_descriptors, require_free
 from store.log.errors import DiskError, DiskFull, InstallDamaged, disk_error
 from store.log.segment_files import DISK_RESERVE_BYTES
 from store.snapshots.snapshot import PAIR_BYTES_MAX, SnapshotReader
@@ -181,6 +181,7 @@ class SnapshotStore:
         """
         try:
             incoming.close()
+            require_descriptors(self._disk, self._data, 2)
             self._write(decision)
         except DiskFull:
             self._places.remove_incoming()
@@ -194,7 +195,7 @@ class SnapshotStore:
         """Write the decision under its name, not yet durably. Raises DiskFull before the file has its name."""
         body = _MAGIC + msgspec.msgpack.encode(decision)
         path = f"{self._data}/{DECISION_FILE}"
-        file = create_file(self._disk, path + ".tmp")
+        file = self._disk.open(path + ".tmp", create=True)
         try:
             file.truncate(0)
             file.pwrite(body + crc32c(body).to_bytes(_CRC_BYTES, "little"), 0)

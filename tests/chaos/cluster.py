@@ -39,7 +39,7 @@ SPARES: Final = 1
 """Number of places for nodes beside those that the cluster begins with."""
 PORTS_MAX: Final = 1_000
 STAT_BLOCK_BYTES: Final = 512
-EXITS_WHEN_FULL: Final = frozenset({ExitCode.FATAL, ExitCode.DATA_DIR_UNUSABLE})
+EXITS_WHEN_FULL: Final = frozenset({ExitCode.FATAL, ExitCode.DISK_REFUSES})
 
 
 class NodeEnded(RuntimeError):

@@ -20,11 +20,14 @@ def mounted_disk(parent: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def mounted_at(mounted: Path, size_bytes: int = DISK_BYTES) -> Iterator[Path]:
-    """Mount a small disk at `mounted`, which does not exist yet, for the length of the context."""
+def mounted_at(mounted: Path, size_bytes: int = DISK_BYTES, inodes: int | None = None) -> Iterator[Path]:
+    """Mount a small disk at `mounted`, which does not exist yet, for the length of the context. `inodes` limits its
+    files.
+    """
     SMALL_DISK.require()
     mounted.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(mounted)], check=True)
+    options = f"size={size_bytes}" + ("" if inodes is None else f",nr_inodes={inodes}")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(mounted)], check=True)
     try:
         yield mounted
     finally:

@@ -101,7 +101,7 @@ def test_a_node_stops_in_order_on_a_full_disk_and_starts_again_once_there_is_spa
         assert node.terminate() == ExitCode.STOPPED, node.output()
         assert "was not brought to disk" in node.output()
         node.start()
-        assert node.wait_exit() == ExitCode.DATA_DIR_UNUSABLE, node.output()
+        assert node.wait_exit() == ExitCode.DISK_REFUSES, node.output()
         (small_disk / "ballast").unlink()
         node.start()
         cluster.wait_leader()

@@ -11,6 +11,7 @@ from .world import World
 RESERVED_BYTES = 32 * 1024 * 1024  # the commit log never takes the last of a disk
 SLOW_SYNC_US_CHOICES = (20_000, 100_000, 400_000, 4_000_000)
 FAILING_READS_MAX = 3
+DESCRIPTORS_MAX = 6
 FULL_FOR_LONG_US = 9_000_000  # until the load is over
 
 
@@ -24,6 +25,7 @@ class DiskFaults:
             "read_failure": self._on_any(self._read_failure),
             "disk_full": self._on_any(self._disk_full),
             "leader_disk_full": self._on_any(self._full_for_long, leader_probability=1.0),
+            "no_descriptors": self._on_any(self._no_descriptors, leader_probability=0.5),
         }
 
     def heal(self) -> None:
@@ -32,6 +34,7 @@ class DiskFaults:
             while replica.disk.is_full:
                 replica.disk.make_space()
             replica.disk.clear_hooks()
+            replica.disk.descriptors = None
 
     def _on_any(self, act: Callable[[Fault, Replica], None], leader_probability: float = 0.0) -> Action:
         def action(fault: Fault) -> None:
@@ -99,3 +102,10 @@ class DiskFaults:
         disk = replica.disk
         disk.fill(RESERVED_BYTES, lambda: fault.happened(replica.node_id, FULL_FOR_LONG_US // 1000))
         self._world.after(FULL_FOR_LONG_US, disk.make_space)
+
+    def _no_descriptors(self, fault: Fault, replica: Replica) -> None:
+        """Leave the process few files that it may open, or none; what it closes meanwhile, it may open again."""
+        disk, duration_us = replica.disk, fault.random.randint(PAUSE_US_MIN, PAUSE_US_MAX)
+        disk.descriptors = left = fault.random.randint(0, DESCRIPTORS_MAX)
+        fault.happened(replica.node_id, left, duration_us // 1000)
+        self._world.after(duration_us, lambda: setattr(disk, "descriptors", None))

@@ -17,6 +17,7 @@ from rocksdict import Options
 
 import store.index.index
 from store.index.index import Index
+from store.index.rocksdb_options import rocksdb_options
 
 FLUSHES_PER_COMPACTION = 8
 ASKS_PER_FLUSH = 3
@@ -56,14 +57,11 @@ class StillIndex(Index):
             self._database.compact_range(None, None)
 
 
-_options = store.index.index._options
-
-
 def _still_options() -> Options:
     """Return options without automatic compactions from the start: a compaction that begins while a database is opened
     would run into a copy of its files.
     """
-    options = _options()
+    options = rocksdb_options()
     options.set_disable_auto_compactions(True)
     return options
 
@@ -88,7 +86,7 @@ class RocksFiles:
     @contextmanager
     def installed(self) -> Iterator[None]:
         parent = MEMORY_DIRECTORY if MEMORY_DIRECTORY.is_dir() else None
-        still = mock.patch.object(store.index.index, "_options", _still_options)
+        still = mock.patch("store.index.index.rocksdb_options", _still_options)
         with tempfile.TemporaryDirectory(prefix="keelmq-sim-", dir=parent) as directory, still:
             self._directory = Path(directory)
             yield
@@ -125,7 +123,7 @@ class MemoryFiles:
             Rdict=self._database,
             WriteBatch=MemoryBatch,
             WriteOptions=mock.Mock,
-            _options=lambda: None,
+            rocksdb_options=lambda: None,
         )
 
     def open(self, name: str) -> Index:
@@ -225,6 +223,7 @@ class MemoryDatabase:
             "rocksdb.estimate-num-keys": len(self._keys),
             "rocksdb.num-immutable-mem-table": 0,
             "rocksdb.is-write-stopped": 0,
+            "rocksdb.cur-size-active-mem-table": 0,
             "rocksdb.background-errors": 0,
         }[name]
 

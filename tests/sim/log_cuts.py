@@ -11,6 +11,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from store.log.commit_log import CommitLog
+from store.log.errors import DiskFull
 from store.log.record import Entry
 
 from .checkers import Violation
@@ -83,7 +84,10 @@ def cut(replica: "Replica", settings: CutSettings, note: Note) -> None:
     if lowest <= before.index + 1:
         return
     sending = [sender.reader.base.index for sender in replica.raft.snapshots._senders.values()]
-    after = CommitLog.drop_before(log, lowest)  # unwatched: payloads that the state points at may go
+    try:
+        after = CommitLog.drop_before(log, lowest)  # unwatched: payloads that the state points at may go
+    except DiskFull:  # no file descriptor is left; the next cut tries again
+        return
     if after == before:
         return
     note("log: cut")

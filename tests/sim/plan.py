@@ -31,13 +31,14 @@ THIN_PEACE_PROBABILITY = 0.6
 ROCKSDB_PROBABILITY = 0.125  # it takes a third of a run's time
 LOAD_US = 9 * MICROSECONDS_PER_SECOND
 
+FEW_DESCRIPTORS_PROBABILITY = 0.15
 FULL_LEADER_PROBABILITY = 0.1
 FULL_LEADER_US, CALM_FROM_US = 3_500_000, 3_000_000
 """Time at which the leader's disk fills up for the rest of the load, in some seeds, and time from which these seeds
 have no other fault.
 """
 
-FAULT_KINDS = (
+DRAWN_KINDS = (
     *("kill", "kill_leader", "power_loss", "power_loss_leader", "power_loss_all", "crash_in_operation"),
     *("graceful_stop", "freeze", "wipe", "put_back"),
     *("isolate", "halves", "one_way", "bridge", "ring", "flap", "slow_link", "reset", "stranger"),
@@ -45,6 +46,8 @@ FAULT_KINDS = (
     *("bit_flip", "file_damage"),
     *("wall_clock_jump", "wall_clock_strobe", "clock_jump"),
 )
+FAULT_KINDS = (*DRAWN_KINDS, "no_descriptors")
+"""The last one is added to what was drawn, so that the plans of most seeds stay what they were."""
 
 _WEIGHTS = {"crash_in_operation": 4, "bit_flip": 2, "file_damage": 2, "put_back": 4}  # those that come in many forms
 
@@ -185,7 +188,18 @@ def draw_plan(world: World, edits: Edits) -> Plan:
     may_fill = not plan.links.bytes_per_s and settings.node_count > 1 and edits.only_kinds is None
     if may_fill and world.random_of("full disk").random() < FULL_LEADER_PROBABILITY:
         plan = replace(plan, faults=_with_full_leader(plan.faults))
+    if edits.only_kinds is None:
+        plan = replace(plan, faults=_with_few_descriptors(plan.faults, world.random_of("descriptors")))
     return _edited(plan, edits)
+
+
+def _with_few_descriptors(faults: tuple[PlannedFault, ...], random: Random) -> tuple[PlannedFault, ...]:
+    """Have some seeds run out of file descriptors, too, beside the faults that they have anyway."""
+    if not faults or random.random() >= FEW_DESCRIPTORS_PROBABILITY:
+        return faults
+    at_us = sorted(random.randint(QUIET_US, LOAD_US) for _ in range(random.randint(2, 12)))
+    added = (PlannedFault(len(faults) + n, each_us, "no_descriptors") for n, each_us in enumerate(at_us, 1))
+    return tuple(sorted((*faults, *added), key=lambda fault: fault.at_us))
 
 
 def _thinned(plan: Plan, random: Random) -> Plan:
@@ -247,7 +261,7 @@ def _draw_links(random: Random) -> LinkProfile:
 
 def _draw_faults(random: Random, only_kinds: Sequence[str] | None, mean_interval_us: int) -> tuple[PlannedFault, ...]:
     """Draw each seed's own subset of kinds: a mixture of everything hides bugs that need a quiet moment."""
-    kinds = only_kinds or random.sample(FAULT_KINDS, random.randint(2, len(FAULT_KINDS)))
+    kinds = only_kinds or random.sample(DRAWN_KINDS, random.randint(2, len(DRAWN_KINDS)))
     faults: list[PlannedFault] = []
     at_us = QUIET_US
     while (at_us := at_us + random.randint(1, 2 * mean_interval_us)) < LOAD_US:

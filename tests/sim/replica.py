@@ -147,6 +147,7 @@ class Replica:
         self._freezer.begin_life()
         self._held_us = 0
         self.disk.failures_seen = 0
+        self.disk.descriptors = None  # a new process has none open
         self.alive, self.buried = True, False
         self.fibers = []
         self._stop_task = None

@@ -38,6 +38,7 @@ _FAULTS = {
     "read_failure": "node {}: {} of {} fails (EIO)",
     "disk_full": "the disk of node {} is full for {} ms",
     "leader_disk_full": "the disk of node {}, which leads, is full for {} ms",
+    "no_descriptors": "node {} may open {} more files, for {} ms",
     "bit_flip": "a bit flips on the disk of node {}: {} ({})",
     "file_damage": "while node {} is down its disk is damaged: {} ({})",
     "wall_clock_jump": "the wall clock of node {} leaps by {} ms",

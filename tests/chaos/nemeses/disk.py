@@ -140,7 +140,7 @@ class SyncError:
         if not self._cluster.nodes[self._node].running():
             return f"node {self._node} is down: its syncs cannot fail"
         # A node that another fault starts meanwhile meets the error while it opens its files.
-        self._cluster.allow_exit(self._node, (ExitCode.FATAL, ExitCode.DATA_DIR_UNUSABLE))
+        self._cluster.allow_exit(self._node, (ExitCode.FATAL, ExitCode.DISK_REFUSES))
         self._pid = self._cluster.nodes[self._node].pid
         self._injection = _Injection(self._cluster, self._node, f"{SYNC_CALLS},{BACKGROUND_SYNC_CALL}", "error=EIO")
         attached = await self._injection.attach()

@@ -6,7 +6,7 @@ from unittest import mock
 import store.log.commit_log
 from store.log import segment_files
 from store.log.commit_log import CommitLog
-from store.log.disk import Disk, File, create_file
+from store.log.disk import Disk, File
 from store.log.hard_state import HardState
 from store.log.segment import Segment
 from store.log.segments import SegmentSet
@@ -86,7 +86,7 @@ def remembers_the_term_of_what_it_cut(log: CommitLog, index: int) -> None:
 
 def hard_state_without_sync(state: HardState, path: str, data: bytes) -> None:
     """Term and vote are renamed into place without having been synced."""
-    file = create_file(state._disk, path)
+    file = state._disk.open(path, create=True)
     try:
         file.truncate(0)
         file.pwrite(data, 0)
@@ -120,6 +120,10 @@ def acts_on_a_rename_that_may_vanish(state: HardState) -> tuple[int, int | None,
         state._disk = disk
 
 
+def asks_for_no_descriptors(_disk: Disk, _path: str, _count: int) -> None:
+    """A step that takes several descriptors begins without asking for them, and stops half-way."""
+
+
 MUTANTS = (
     mutant(2, Swap(store.log.commit_log, "publish_segment", begins_segment_without_directory_sync)),
     mutant(2, Swap(store.log.commit_log, "seal_active", seals_without_sync)),
@@ -131,4 +135,10 @@ MUTANTS = (
     mutant(2, Swap(HardState, "_write_temporary", hard_state_without_sync)),
     mutant(2, Swap(HardState, "_write", hard_state_without_directory_sync)),
     mutant(2, Swap(HardState, "_load", acts_on_a_rename_that_may_vanish), rare=True),
+    mutant(
+        0,
+        Swap(segment_files, "require_descriptors", asks_for_no_descriptors),
+        Swap(store.log.commit_log, "require_descriptors", asks_for_no_descriptors),
+        only_kinds=("no_descriptors", "kill_leader"),
+    ),
 )

@@ -24,6 +24,7 @@ keelmq_index_writes_stopped 0.0
 keelmq_audit_records_lost_total{{reason="not_written"}} 7.0
 keelmq_transactions_discarded_age_seconds 0.0
 keelmq_disk_free_bytes 5e+10
+keelmq_disk_free_files 5e+06
 keelmq_disk_size_bytes 1e+11
 keelmq_disk_fill_bytes_per_second 1e+05
 process_open_fds 200.0
@@ -164,6 +165,7 @@ BROKEN: Final = [
     ("timers_late", with_slow("timer_lateness")),
     ("disk_low", with_metrics(keelmq_disk_free_bytes=9e9)),
     ("disk_fills", with_metrics(keelmq_disk_fill_bytes_per_second=5e6)),
+    ("few_inodes", with_metrics(keelmq_disk_free_files=999)),
     ("few_files", with_metrics(process_max_fds=1024)),
     ("few_files", with_metrics(process_open_fds=19_000)),
     ("few_connections", with_metrics(keelmq_http_connections=4000)),

@@ -1,7 +1,9 @@
 """Plain functions run in threads: each takes a place until it has returned, and nobody waits for it for ever."""
 
 import asyncio
+import contextlib
 import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -76,3 +78,27 @@ async def test_close_does_not_wait_for_a_plain_check_that_hangs(monkeypatch: pyt
         await producer.close()
     assert not may_return.is_set()
     may_return.set()
+
+
+@contextlib.contextmanager
+def without_more_threads() -> Iterator[None]:
+    """Have no further thread start within the block: no stack is as large as is asked for."""
+    before = threading.stack_size(1 << 46)
+    try:
+        yield
+    finally:
+        threading.stack_size(before)
+
+
+async def test_a_call_for_which_no_thread_starts_waits_for_another_or_fails_without_running() -> None:
+    """A handler that ran although its call had failed would be called again for the same message."""
+    threads, may_return, done = WorkerThreads(2), threading.Event(), list[str]()
+    with without_more_threads(), pytest.raises(RuntimeError, match="can't start new thread"):
+        await threads.run(done.append, "never")
+    waiting = threads.run(may_return.wait, PATIENCE_S)
+    with without_more_threads():
+        second = threads.run(done.append, "once")
+    may_return.set()
+    await asyncio.wait_for(asyncio.gather(waiting, second), PATIENCE_S)
+    assert done == ["once"]
+    threads.close()

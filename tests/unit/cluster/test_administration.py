@@ -10,8 +10,8 @@ from typing import Any, Final
 import pytest
 
 from cluster.broker import Broker
-from cluster.budgets.connection_limits import ADMINISTRATION_CONNECTIONS_MAX, connections_max
-from cluster.budgets.connections import FILES_RESERVED, HEARD_MAX, RESERVED_CONNECTIONS
+from cluster.budgets.connection_limits import ADMINISTRATION_CONNECTIONS_MAX, FILES_RESERVED, connections_max
+from cluster.budgets.connections import HEARD_MAX, RESERVED_CONNECTIONS
 from cluster.http.administration import may_go_to
 from cluster.http.listening import HttpServer
 from cluster.process.addresses import ConfigError

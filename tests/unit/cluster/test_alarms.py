@@ -1,6 +1,7 @@
 """Alarms: logged once when they begin and end, shown to operators while they last."""
 
 import logging
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,10 @@ import msgspec
 import pytest
 
 from cluster.health.alarms import Alarms, Condition
-from cluster.health.disk_guard import DiskGuard
+from cluster.health.descriptor_guard import DescriptorGuard
+from cluster.health.disk_guard import MIN_FREE_FILES, DiskGuard
+from store.descriptors import KEPT_FREE, SPARES, SpareDescriptors
+from tests.descriptors import without_descriptors
 from tests.simdisk import SimDisk
 from tests.unit.cluster.conftest import START_MS, Node
 
@@ -110,3 +114,56 @@ async def test_a_disk_that_fills_up_is_an_alarm_before_it_is_low(node: Node) -> 
     assert codes(105) == set()
     node.core.config = msgspec.structs.replace(node.core.config, warn_free_bytes=0)
     assert codes(105) == set()
+
+
+async def test_a_disk_without_inodes_is_low_however_many_bytes_are_free(node: Node) -> None:
+    """The log could not grow, which is not over because there are bytes."""
+    disk = SimDisk(Random(0))
+    guard = DiskGuard(node.core, disk, "/data")
+
+    def detail(inodes: int | None) -> str:
+        disk.free_inodes = inodes
+        guard.look()
+        return next((each.detail for each in guard.conditions() if each.code == "disk_low"), "")
+
+    assert not detail(None)
+    assert not detail(MIN_FREE_FILES)
+    assert f"{MIN_FREE_FILES - 1} inodes" in detail(MIN_FREE_FILES - 1)
+    assert detail(2 * MIN_FREE_FILES - 1)  # not over and again with every file that comes and goes
+    assert not detail(2 * MIN_FREE_FILES)
+    disk.descriptors = 0
+    node.core.raft.disks.on_log_full()
+    assert detail(None)
+    disk.descriptors = None
+    assert not detail(None)
+
+
+async def test_missing_descriptors_are_an_alarm_and_idle_clients_make_room(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    spares = SpareDescriptors(SPARES)
+    guard = DescriptorGuard(node.core, spares)
+    guard.look()
+    assert not list(guard.conditions())
+    with without_descriptors(left=KEPT_FREE):
+        guard.look()
+        assert not list(guard.conditions())
+        taken = [os.dup(0) for _ in range(KEPT_FREE)]
+        guard.look()
+        assert [each.code for each in guard.conditions()] == ["descriptors_low"]
+        taken += [os.dup(0) for _ in range(KEPT_FREE)]
+        guard.look()
+        are_short = [node.core.connections.is_short]  # not yet: clients may have those that the log does not need
+        taken.append(os.dup(0))
+        guard.look()
+        are_short.append(node.core.connections.is_short)
+        for each in taken:
+            os.close(each)
+        guard.look()
+        assert not list(guard.conditions())
+        assert [*are_short, node.core.connections.is_short] == [False, True, False]
+    spares.close()
+    assert [record.message for record in caplog.records if "descriptors" in record.message] == [
+        f"{KEPT_FREE} of the file descriptors that are kept for log, index and peers are missing",
+        "all file descriptors that are kept for log, index and peers are there again",
+    ]

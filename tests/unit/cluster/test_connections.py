@@ -207,6 +207,22 @@ async def test_where_none_is_idle_there_is_the_reserve_and_the_newest_are_in_it(
 
 
 @on_brokers_loop
+async def test_for_want_of_descriptors_a_new_connection_replaces_an_idle_one_or_is_closed() -> None:
+    async with serving(100) as clients:
+        idle, _ = await clients.open(FIRST, b"x")
+        clients.connections.is_short = True
+        assert (await clients.open(SECOND, b"b"))[1] == b"m"
+        assert await clients.is_closed(idle)
+        assert (await clients.open(THIRD, b"x"))[1] == b"", "none is idle"
+        assert (clients.connections.closed["idle"], clients.connections.closed["crowded"]) == (1, 1)
+        clients.connections.is_short = False
+        assert (await clients.open(THIRD, b"x"))[1] == b"x"
+        assert clients.connections.close_idle(3)
+        assert clients.connections.open == 1
+        assert not clients.connections.close_idle(1)
+
+
+@on_brokers_loop
 async def test_what_was_closed_is_logged_once_per_interval(caplog: pytest.LogCaptureFixture) -> None:
     now_s = [0.0]
     caplog.set_level(logging.WARNING)

@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from cluster import main
 from cluster.process.data_directory import IDENTITY_FILE, DataDirectory, Identity
 from cluster.process.exit_codes import ExitCode, StartupError
+from cluster.service_manager.supervisor import STARTS_MAX, STARTS_WITHIN_S
+from tests.descriptors import without_descriptors
 
 MINE = Identity("shop", 1)
 
@@ -71,3 +74,36 @@ def test_a_name_that_could_not_be_noted_is_noted_later(tmp_path: Path) -> None:
     directory.belong_to("c1")
     directory.close()
     assert json.loads((tmp_path / IDENTITY_FILE).read_text())["cluster_uid"] == "c1"
+
+
+def test_a_machine_that_opens_nothing_now_is_no_reason_to_give_up(tmp_path: Path) -> None:
+    """Service managers start the node again after this exit code."""
+    DataDirectory.open(tmp_path, MINE).close()
+    with without_descriptors(), pytest.raises(StartupError, match="Too many open files") as caught:
+        DataDirectory.open(tmp_path, MINE)
+    assert caught.value.code == ExitCode.DISK_REFUSES
+    with without_descriptors(left=1), pytest.raises(StartupError, match="cannot be read") as caught:
+        DataDirectory.open(tmp_path, MINE)
+    assert caught.value.code == ExitCode.DISK_REFUSES
+    assert "backup" not in str(caught.value)
+    DataDirectory.open(tmp_path, MINE).close()
+
+
+def test_a_managed_node_waits_before_it_ends_for_its_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ten starts in ten minutes are allowed, and a disk may stay full for longer."""
+    waited: list[str] = []
+
+    def refuse(_: object) -> int:
+        raise StartupError(ExitCode.DISK_REFUSES, "no room")
+
+    monkeypatch.setattr(main, "run_command", refuse)
+    monkeypatch.setattr("time.sleep", lambda _: waited.append(capsys.readouterr().err))
+    assert main.command([]) == ExitCode.DISK_REFUSES
+    assert not waited
+    capsys.readouterr()
+    monkeypatch.setenv("NOTIFY_SOCKET", "@nobody")
+    assert main.command([]) == ExitCode.DISK_REFUSES
+    assert waited == ["keelmqd: no room\n"]
+    assert main.DISK_PAUSE_S * STARTS_MAX >= STARTS_WITHIN_S

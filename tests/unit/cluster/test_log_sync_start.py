@@ -24,5 +24,5 @@ async def test_a_disk_that_fails_the_first_sync_ends_the_start_with_its_name(
     broker = Broker.open(node_config(tmp_path), lambda _reason: None)
     with pytest.raises(StartupError, match="fdatasync segment") as raised:
         await broker.serve(asyncio.Event(), lambda: None)
-    assert raised.value.code == ExitCode.DATA_DIR_UNUSABLE
+    assert raised.value.code == ExitCode.DISK_REFUSES
     broker.close()

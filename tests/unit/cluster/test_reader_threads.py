@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from cluster.problems import Problem
 from store.log.commit_log import CommitLog
 from store.log.disk import PosixDisk
 from store.log.record import HEADER_BYTES, KIND_ENTRY
+from tests.patience import PATIENCE_S
 
 MIB = 1 << 20
 
@@ -60,6 +61,37 @@ async def test_what_a_step_raises_its_reader_gets(pool: ReaderThreads) -> None:
     with pytest.raises(ZeroDivisionError):
         await pool.run(lambda: 1 // 0)
     assert await pool.run(lambda: "goes on") == "goes on"
+
+
+@pytest.fixture
+def no_thread() -> Iterator[Callable[[], None]]:
+    """Have no thread start until the test calls it: no stack is as large as is asked for."""
+    before = threading.stack_size(1 << 46)
+    yield lambda: (threading.stack_size(before), None)[1]
+    threading.stack_size(before)
+
+
+async def test_without_a_thread_a_step_is_refused_and_the_next_one_tries_again(no_thread: Callable[[], None]) -> None:
+    pool = ReaderThreads(threads=2)
+    for _ in range(2):  # not only the first: it must not wait for threads that never came
+        with pytest.raises(Problem, match="cannot start a thread") as raised:
+            await asyncio.wait_for(pool.run(lambda: 1), PATIENCE_S)
+        assert raised.value.code == "overloaded"
+    no_thread()
+    assert await pool.run(lambda: 1) == 1
+    pool.stop()
+
+
+async def test_with_one_thread_of_two_a_pool_goes_on(no_thread: Callable[[], None]) -> None:
+    no_thread()
+    pool = ReaderThreads(threads=2)
+    pool._size = 1
+    await pool.run(lambda: 1)
+    pool._size = 2
+    before = threading.stack_size(1 << 46)
+    assert await pool.run(lambda: 2) == 2
+    threading.stack_size(before)
+    pool.stop()
 
 
 async def test_nothing_begins_once_the_pool_is_stopped(pool: ReaderThreads) -> None:

@@ -1,13 +1,14 @@
 """Clients that ask for much and read nothing may hold only so much memory, for a limited time."""
 
 import asyncio
+import resource
 import socket
 from pathlib import Path
 
 import pytest
 
-from cluster.budgets.connection_limits import connections_max
-from cluster.budgets.connections import FILES_RESERVED, HEARD_MAX, RESERVED_CONNECTIONS
+from cluster.budgets.connection_limits import FILES_RESERVED, FILES_WANTED, connections_max, raise_limit_of_files
+from cluster.budgets.connections import HEARD_MAX, RESERVED_CONNECTIONS
 from cluster.budgets.holdings import ADMINISTRATION_BYTES
 from cluster.budgets.turns import BODY_TURN_BYTES, PAGE_TURN_BYTES
 from cluster.http.request_body import ADMINISTRATION_BODY_BYTES_MAX, SMALL_BODY_BYTES_MAX, WITHOUT_TURN_BYTES_MAX
@@ -161,6 +162,16 @@ def test_the_largest_response_fits_the_share_of_one_address() -> None:
 def test_connections_leave_files_to_the_log(monkeypatch: pytest.MonkeyPatch, soft: int, expected: int) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda which: (soft, soft))
     assert connections_max(HTTP_CONNECTIONS_MAX) == expected
+
+
+def test_a_node_raises_its_limit_of_files_as_far_as_it_may() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, before[1]))
+    try:
+        raise_limit_of_files()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (min(before[1], FILES_WANTED), before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_the_limits_are_documented() -> None:

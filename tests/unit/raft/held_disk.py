@@ -32,6 +32,7 @@ class HeldDisk(PosixDisk):
     """A disk on which `hold()` blocks every sync that begins until `release()`. A `broken` disk fails syncs."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.may_sync = threading.Event()
         self.may_sync.set()
         self.broken = False

@@ -11,7 +11,7 @@ from store.log.commit_log import NOOP_RESERVE_BYTES, CommitLog
 from store.log.errors import DiskFull, LogFailed
 from store.log.record import HEADER_BYTES, KIND_ENTRY, KIND_NOOP, MAX_PAYLOAD_BYTES
 from store.log.segment import PENDING_NAME, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, segment_name
-from store.log.segment_files import DISK_RESERVE_BYTES
+from store.log.segment_files import DISK_RESERVE_BYTES, FILES_RESERVE
 from store.log.synced_mark import FILE_NAME as SYNCED_MARK_NAME
 from tests.unit.store.logs import (
     DIRECTORY,
@@ -223,6 +223,18 @@ def test_a_lack_of_descriptors_refuses_the_append_that_needs_a_segment_and_passe
     log.sync()
     disk.lose_power()
     assert_holds(open_log(disk), 20)
+
+
+def test_inodes_are_kept_in_reserve_for_hard_state_and_index() -> None:
+    disk = sim_disk()
+    log = synced_log(disk, 12)
+    disk.free_inodes = FILES_RESERVE
+    with pytest.raises(DiskFull, match=f"{FILES_RESERVE} kept in reserve"):
+        append_to(log, 13)
+    assert_holds(log, 12)
+    disk.free_inodes += 1
+    append_to(log, 13)
+    assert log.last_index == 13
 
 
 def test_space_is_kept_in_reserve_for_hard_state_and_index() -> None:

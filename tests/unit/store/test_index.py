@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from store.errors import IndexDamaged
 from store.index import keys
-from store.index.index import FLUSH_FILES_MAX, STOP_FILES, Index
+from store.index.index import FLUSH_FILES_MAX, Index
+from store.index.rocksdb_options import STOP_FILES
 from store.steps import ITEMS_PER_STEP
 from tests.unit.store.counted_key import CountedKey
 from tests.unit.store.stopped_index import go_on, stop_writes
@@ -256,7 +257,7 @@ def test_after_is_beyond_every_key_with_the_prefix() -> None:
 
 def test_a_key_costs_a_few_blocks_however_many_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A look-up must not read the filter of a whole file: with many keys it does not fit into the cache."""
-    monkeypatch.setattr("store.index.index.BLOCK_CACHE_BYTES", 64 * 1024)
+    monkeypatch.setattr("store.index.rocksdb_options.BLOCK_CACHE_BYTES", 64 * 1024)
     path = str(tmp_path / "index")
     index = Index.open(path)
     for number in range(200_000):

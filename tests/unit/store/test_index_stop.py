@@ -13,8 +13,9 @@ PROGRAM = """
 import os, sys
 from rocksdict import Rdict
 from store.index import index
+from store.index.rocksdb_options import rocksdb_options
 
-options = index._options()
+options = rocksdb_options()
 options.set_ratelimiter(4096, 1_000_000, 10)  # a disk that hangs
 made = index.Index(Rdict(sys.argv[1], options))
 size = int(sys.argv[2])

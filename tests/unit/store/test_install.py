@@ -35,6 +35,7 @@ class DyingDisk(PosixDisk):
     """A disk that dies right before the operation with that number. Changes made before it stay."""
 
     def __init__(self, dies_at: int = -1) -> None:
+        super().__init__()
         self.dies_at = dies_at
         self.operations = 0
 
@@ -107,6 +108,7 @@ class SmallDisk(PosixDisk):
     """A disk that has room only while no part of a snapshot lies on it."""
 
     def __init__(self, incoming: Path) -> None:
+        super().__init__()
         self._incoming = incoming
 
     def free_bytes(self, path: str) -> int:

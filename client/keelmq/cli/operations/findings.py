@@ -19,6 +19,7 @@ FREE_SHARE: Final = 0.1
 FULL_S: Final = 4 * 3_600.0
 USED_SHARE: Final = 0.8
 FILES_MIN: Final = 4_096
+INODES_MIN: Final = 1_000
 CLOCK_S: Final = 0.5
 CERTIFICATE_S: Final = 14 * 86_400.0
 WAITING_S: Final = 300.0
@@ -235,6 +236,11 @@ def short_resources(seen: Seen) -> Iterator[Finding]:
             what = f"the disk of node {node_id} is full in {free / pace / 3_600:.1f} h at its present pace"
             step = "keelmq topic list shows what is large: lower its retention, or enlarge the file system"
             yield Finding("disk_fills", "warning", what, evidence, step)
+        inodes = shown.value("keelmq_disk_free_files")
+        if 0 < inodes < INODES_MIN:  # 0 where it is not known, too: the node raises an alarm long before
+            evidence = f"{inodes:.0f} inodes are free"
+            step = "df -i on that machine: remove small files of others, or make the file system anew with more inodes"
+            yield Finding("few_inodes", "warning", f"node {node_id} can create few files", evidence, step)
         files, files_max = shown.value("process_open_fds"), shown.value("process_max_fds")
         if files_max and (files_max < FILES_MIN or files / files_max > USED_SHARE):
             evidence = f"{files:.0f} of {files_max:.0f} files are open"
