@@ -33,10 +33,24 @@ END
 trap 'rm -rf "$target"' EXIT
 trap 'exit 130' HUP INT TERM
 "$python" -I -m venv --without-pip "$target"
-pip=$(echo "$here"/pip/pip-*.whl)
+compile=--compile
+[ ! -f "$here/bytecode.tar" ] || compile=--no-compile
+# A pip that was unpacked starts a second sooner than one in its archive.
+"$target/bin/python" -I - "$here" "$target/pip" <<'END'
+import pathlib, sys, sysconfig, tarfile, zipfile
+here, pip = map(pathlib.Path, sys.argv[1:])
+how = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # from Python 3.11.4 on; the sums are right
+for wheel in here.glob("pip/pip-*.whl"):
+    zipfile.ZipFile(wheel).extractall(pip)
+for name, place in (("bytecode.tar", sysconfig.get_path("purelib")), ("pip-bytecode.tar", pip)):
+    if (here / name).exists():
+        with tarfile.open(here / name) as archive:
+            archive.extractall(place, **how)
+END
 # Isolated: variables such as PIP_TARGET, and the files of pip, are meant for other installations.
-PIP_CONFIG_FILE=/dev/null "$target/bin/python" -I "$pip/pip" --isolated install --quiet --disable-pip-version-check \
-    --no-cache-dir --no-index --no-deps "$here"/wheels/*.whl
+PIP_CONFIG_FILE=/dev/null "$target/bin/python" -I "$target/pip/pip" --isolated install --quiet \
+    --disable-pip-version-check --no-cache-dir --no-index --no-deps $compile "$here"/wheels/*.whl
+rm -rf "$target/pip"
 keelmqd() { # without what may be set here for other programs
     env -i PATH="$PATH" ${LD_LIBRARY_PATH:+"LD_LIBRARY_PATH=$LD_LIBRARY_PATH"} "$target/bin/keelmqd" "$@"
 }

@@ -11,6 +11,7 @@ from typing import Final
 from deploy.reporting.report import Report
 from deploy.rollout.inventory import InventoryError, read_inventory
 from deploy.rollout.rolling import Unsafe
+from deploy.rollout.side_by_side import AT_ONCE
 from deploy.rollout.verbs import ERRORS, Verbs
 from deploy.rollout.ways_back import ACCEPT, WaysBack
 
@@ -91,6 +92,13 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--dry-run", action="store_true", help="Print the plan, and change nothing.")
     parser.add_argument("--bundle", type=Path, help="File that `make bundle` made, to install first.")
     parser.add_argument("--timeout-s", type=float, default=120.0, help="Longest wait for health, in seconds (120).")
+    parser.add_argument(
+        "--parallel",
+        type=int,
+        default=AT_ONCE,
+        metavar="HOSTS",
+        help=f"Hosts that are worked on at the same time while their nodes do not run ({AT_ONCE}).",
+    )
     parser.add_argument("--lines", type=int, default=50, help="logs: lines of each node (50).")
     parser.add_argument(
         "--yes",
@@ -130,8 +138,8 @@ def parse_arguments() -> argparse.Namespace:
         if not options.subject.isdecimal():
             parser.error(f"{options.subject} is no id of a node")
         options.node = int(options.subject)
-    if not 0 < options.timeout_s < 86_400 or options.lines < 1:
-        parser.error("--timeout-s and --lines have to be positive")
+    if not 0 < options.timeout_s < 86_400 or options.lines < 1 or options.parallel < 1:
+        parser.error("--timeout-s, --lines and --parallel have to be positive")
     return options
 
 

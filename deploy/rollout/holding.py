@@ -27,9 +27,17 @@ def held(hosts: Sequence[Host], who: str, *, claims: bool = False) -> Iterator[N
     begun: list[subprocess.Popen[bytes]] = []
     signs = threading.Thread(target=_show_life, args=(begun, over), daemon=True)
     try:
-        for host in hosts:  # one after the other: of two runs that begin, the one that has the first host goes on
+        # One after the other until one is held: of two runs that begin, the one that has it goes on. Then all others.
+        unanswered: list[tuple[Host, subprocess.Popen[bytes]]] = []
+        is_held = False
+        for host in hosts:
             begun.append(host.begin_hold(who, SILENCE_S, claims=claims))
-            _require_held(host, begun[-1])
+            if is_held:
+                unanswered.append((host, begun[-1]))
+            else:
+                is_held = _require_held(host, begun[-1])
+        for host, process in unanswered:
+            _require_held(host, process)
         signs.start()
         yield
     finally:
@@ -40,14 +48,16 @@ def held(hosts: Sequence[Host], who: str, *, claims: bool = False) -> Iterator[N
             _end(process)
 
 
-def _require_held(host: Host, process: subprocess.Popen[bytes]) -> None:
+def _require_held(host: Host, process: subprocess.Popen[bytes]) -> bool:
+    """Return whether the host is held now. Raises HostError when another run works there."""
     line = b"" if process.stdout is None else process.stdout.readline()
     try:
-        busy = json.loads(line or b"{}").get("busy")
+        answer = json.loads(line or b"{}")
     except ValueError:
-        return  # what the host says is no answer of ours: the verb names that when it calls it
-    if busy is not None:
+        return False  # what the host says is no answer of ours: the verb names that when it calls it
+    if (busy := answer.get("busy")) is not None:
         raise HostError(host.node, f"another keelmq-deploy works on this cluster: {busy}; wait for its end")
+    return bool(answer.get("held"))
 
 
 def _show_life(processes: Sequence[subprocess.Popen[bytes]], over: threading.Event) -> None:

@@ -143,6 +143,20 @@ def claim(root: Path, owner: str) -> dict[str, Any]:
     return {}
 
 
+def install_sent(root: Path, owner: str, name: str, sha256: str, program: str) -> dict[str, Any]:
+    """Claim the root, store the bundle that is sent, install it as the release of this name, and return the facts: all
+    in one call, as in `prepare`.
+    """
+    claim(root, owner)
+    archive = root / "releases" / f"{name}.tar.gz"
+    put(archive, sha256, 0o600)
+    with alone(root):
+        if not (root / MARK).exists():
+            raise AgentError(f"{root} was removed meanwhile")
+        install(root, archive, name, owner)
+    return facts(root, program, owner)
+
+
 def prepare(root: Path, owner: str, files: dict[str, str], program: str, config: str, **how: bool) -> dict[str, Any]:
     """Claim the root, store the files (Base64, by name below it), and have keelmqd check the configuration among them:
     all in one call, because each one over ssh costs the time of a handshake.
@@ -341,7 +355,7 @@ ACTIONS: dict[str, Callable[..., dict[str, Any]]] = {
     "start": start,
     "stop": stop,
     "logs": logs,
-    "install": install,
+    "install_sent": install_sent,
     "rollback": rollback,
     "stay": stay,
     "drain": drain,
@@ -359,7 +373,7 @@ ACTIONS: dict[str, Callable[..., dict[str, Any]]] = {
     "destroy": destroy,
 }
 ALONE = (
-    *("start", "install", "rollback", "stay", "drain", "destroy"),
+    *("start", "rollback", "stay", "drain", "destroy"),
     *("note_restore", "restore", "recover", "set_aside"),
 )
 """Actions that change the root, and must not do so twice at a time."""

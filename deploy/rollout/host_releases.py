@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from deploy.rollout.host_root import AgentError, own_environment, require_ours, running
+from deploy.rollout.host_root import AgentError, is_being_stored, own_environment, require_ours, running
 
 
 def release_at(link: Path) -> str:
@@ -54,8 +54,8 @@ def _remove_old(root: Path) -> None:
             continue
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
-        else:
-            path.unlink()
+        elif not is_being_stored(path):
+            path.unlink(missing_ok=True)
 
 
 def _unpack(archive: Path, unpacked: Path) -> Path:

@@ -175,6 +175,15 @@ def _store(path: Path, source: BinaryIO, sha256: str, mode: int) -> None:
         os.rename(new, path)
 
 
+def is_being_stored(path: Path) -> bool:
+    """Return whether a call writes the new file now."""
+    try:
+        with path.open("rb") as stream:
+            return not _is_locked(stream.fileno())
+    except OSError:
+        return False
+
+
 def digest(path: Path) -> dict[str, Any]:
     """Return the SHA-256 of the file, empty without one."""
     if not path.is_file():

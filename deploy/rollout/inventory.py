@@ -36,6 +36,9 @@ CERTIFICATES_END: Final = ".pki"
 TLS_FILES: Final = {"ca.crt": 0o644, "node.crt": 0o644, "node.key": 0o600}
 """Names and modes of what `certs` brings to the `etc` of a node."""
 
+PYTHON: Final = "python3"
+"""Python on hosts of which the inventory names none."""
+
 OptionValue = str | int | bool | list[str]
 
 
@@ -53,7 +56,7 @@ class ClusterTable(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, fro
     """Whether `certs` makes certificates: for connections between nodes, or for those of clients too."""
     supervised: bool = False
     """Whether each node has a supervisor (`keelmqd supervise`), which starts it anew and limits its log."""
-    python: str = "python3"
+    python: str = PYTHON
     token_file: str = ""
     ca_file: str = ""
     ssh_options: list[str] = []

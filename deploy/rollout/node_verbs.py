@@ -14,9 +14,11 @@ from deploy.rollout.health import POLL_S, Unhealthy, View, leader_of, why_not_wh
 from deploy.rollout.inventory import Node
 from deploy.rollout.reachability import named
 from deploy.rollout.rolling import Deployed, Unsafe, refuse_unless_safe, wait_whole
+from deploy.rollout.side_by_side import Failed
+from deploy.rollout.steps import Step
 from deploy.rollout.support_bundle import support_bundle
 from deploy.rollout.transport import HostError
-from deploy.rollout.verbs import Failed, Step, Verbs
+from deploy.rollout.verbs import CONFIGURE, Verbs
 
 MEMBERS: Final = "/v1/cluster/members"
 UNSAFE_CODES: Final = ("quorum_at_risk", "last_voter")
@@ -102,7 +104,7 @@ class NodeVerbs(Verbs):
         self._refuse_half_restored(each)
         if each.pid == 0:
             secret = self._secret(create=False)
-            steps.append(self._step(each, "configure and check", lambda: each.prepare(secret)))
+            steps.append(self._step(each, CONFIGURE, lambda: each.prepare(secret)))
             steps.append(self._step(each, "start", each.start))
         if steps or each.is_drained:
             steps.append(self._wait_step())
@@ -258,7 +260,7 @@ class NodeVerbs(Verbs):
             each.prepare(secret, config)
 
         return [
-            self._step(each, "configure and check", prepare),
+            self._step(each, CONFIGURE, prepare),
             self._step(each, text, lambda: each.start(config)),
         ]
 

@@ -15,7 +15,9 @@ from deploy.rollout.rendering.image import DATA, USER
 from deploy.rollout.rendering.kubernetes import ETC as KUBERNETES_ETC
 from deploy.rollout.rendering.kubernetes import kubernetes
 from deploy.rollout.rendering.parts import check, in_containers, parts_of
-from deploy.rollout.verbs import Failed, Step, Verbs
+from deploy.rollout.side_by_side import Failed
+from deploy.rollout.steps import Step
+from deploy.rollout.verbs import Verbs
 
 
 class RenderVerb(Verbs):

@@ -131,8 +131,10 @@ class Host:
         found: list[str] = self._call("logs", root=self.node.root, lines=lines)["lines"]
         return found
 
-    def install(self, archive: str, name: str) -> None:
-        self._call("install", root=self.node.root, archive=archive, name=name, owner=self._owner)
+    def install(self, bundle: bytes, name: str) -> dict[str, Any]:
+        """Make the bundle the current release under this name, and return the facts then."""
+        given: dict[str, Any] = {"root": self.node.root, "owner": self._owner, "program": self._program}
+        return self._call("install_sent", bundle, **given, name=name, sha256=hashlib.sha256(bundle).hexdigest())
 
     def rollback(self) -> None:
         self._call("rollback", root=self.node.root, owner=self._owner)

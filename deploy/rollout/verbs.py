@@ -5,6 +5,7 @@ an interruption at any point, it ends alike.
 import argparse
 import contextlib
 import fcntl
+import functools
 import hashlib
 import os
 import secrets
@@ -12,7 +13,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from deploy.reporting.report import Report
 from deploy.rollout.certificates import CertificateError
@@ -33,6 +34,8 @@ from deploy.rollout.rolling import (
     refuse_unless_safe,
     wait_whole,
 )
+from deploy.rollout.side_by_side import Failed, side_by_side
+from deploy.rollout.steps import Step, carry_out, show
 from deploy.rollout.transport import Host, HostError
 
 BUNDLE_NAME_CHARACTERS: Final = 12
@@ -41,6 +44,8 @@ READING: Final = ("preflight", "status", "logs", "bundle", "backup", "wait", "sp
 
 MAKES_ROOTS: Final = ("bootstrap", "restore")
 """Verbs that begin a cluster on bare hosts. Two of them at a time would each bring a secret of its own."""
+DRAINED: Final = ", drained: others lead while one can"
+CONFIGURE: Final = "configure and check"
 LOOK_EVERY_S: Final = 3.0
 """Time between two looks at the process of a node that does not answer."""
 LOOKS_ITSELF: Final = ("preflight", "render")
@@ -51,15 +56,6 @@ ASKS_LEADER: Final = ("transfer", "drain", "remove", "recover", "spare", "leads"
 """Other verbs that need to know who leads."""
 ADMINISTERS: Final = ("transfer", "add", "remove")
 """Verbs that administer the cluster at its leader."""
-
-
-class Failed(Exception):
-    """The verb could not be finished; the text names what failed and the next step."""
-
-
-class Step(NamedTuple):
-    text: str
-    act: Callable[[], None]
 
 
 class Verbs:
@@ -154,8 +150,8 @@ class Verbs:
         self._refuse_second_secret(nodes)
         secret = self._secret(create=not self._options.dry_run)
         steps = self._install_steps(nodes)
-        steps += [self._step(each, "configure and check", lambda e=each: e.prepare(secret)) for each in nodes]  # type: ignore[misc]
-        steps += [self._step(each, "start", each.start) for each in nodes if each.pid == 0]
+        steps += self._beside(nodes, CONFIGURE, lambda each: each.prepare(secret))
+        steps += self._beside([each for each in nodes if each.pid == 0], "start", Deployed.start)
         self._do([*steps, self._wait_step()])
 
     def restart(self) -> None:
@@ -181,12 +177,28 @@ class Verbs:
         rows = []
         for view in views:
             status = view.status or {}
-            shown = [str(status.get(name, "-")) for name in ("role", "term", "applied_index", "version")]
-            rows.append([str(view.node.id), view.node.host, view.node.zone or "-", *shown, view.reason or "ready"])
-        self._report.table("nodes", ("node", "host", "zone", "role", "term", "applied", "version", "state"), rows)
+            shown = [str(status.get(name) or "-") for name in ("role", "term", "applied_index", "version", "commit")]
+            rows.append([str(view.node.id), view.node.host, view.node.zone or "-", *shown, self._state(view)])
+        headings = ("node", "host", "zone", "role", "term", "applied", "version", "commit", "state")
+        self._report.table("nodes", headings, rows)
+        if (differing := _differing_builds(views)) is not None:
+            self._report.event(differing, "problem")
         reason = why_not_whole(views)
         if reason is not None:
             raise Failed(f"{reason}; next: keelmq-deploy logs")
+
+    def _state(self, view: View) -> str:
+        """Return how the node is, which its host tells of one that does not answer."""
+        if view.status is not None:
+            drained = [each["node_id"] for each in view.status["nodes"] if each.get("drained")]
+            return (view.reason or "ready") + (DRAINED if view.node.id in drained else "")
+        with contextlib.suppress(HostError):
+            each = Deployed(self._inventory, view.node)
+            if each.is_drained:
+                return f"drained: out of service until keelmq-deploy undrain {view.node.id}"
+            if not each.pid:
+                return f"does not run: {view.reason}"
+        return str(view.reason)
 
     def logs(self) -> None:
         missing = []
@@ -216,7 +228,7 @@ class Verbs:
     def _roll(self, nodes: list[Deployed], chosen: list[Deployed], *, skips_wanted: bool = False) -> None:
         secret = self._secret(create=False)
         chosen = [each for each in chosen if not (skips_wanted and each.is_wanted)]
-        steps = [self._step(each, "configure and check", lambda e=each: e.prepare(secret)) for each in chosen]  # type: ignore[misc]
+        steps = [self._step(each, CONFIGURE, lambda e=each: e.prepare(secret)) for each in chosen]  # type: ignore[misc]
         down = [each for each in nodes if each.pid == 0]
         steps += [self._step(each, "start, as it does not run", each.start) for each in down]
         if down:
@@ -242,7 +254,8 @@ class Verbs:
         self._wait_whole()
 
     def _all(self) -> list[Deployed]:
-        return [Deployed(self._inventory, node) for node in self._inventory.nodes]
+        nodes = self._inventory.nodes
+        return side_by_side(lambda node: Deployed(self._inventory, node), nodes, self._options.parallel)
 
     def _all_in_service(self) -> list[Deployed]:
         """Return all nodes. Raises Unsafe while one must not be started, nor another one stopped therefore: it is
@@ -265,8 +278,17 @@ class Verbs:
         if each.is_being_restored:
             raise Unsafe(f"node {each.node.id} is half restored; next: keelmq-deploy restore, with the same backup")
 
-    def _step(self, each: Deployed, text: str, act: Callable[[], None]) -> Step:
-        return Step(f"node {each.node.id} ({each.node.host}): {text}", act)
+    def _step(self, each: Deployed, text: str, act: Callable[[], None], *, beside: bool = False) -> Step:
+        """Return a step on one host. With `beside`, hosts without a running node take it side by side; of those whose
+        nodes serve, no two are to be slow at a time.
+        """
+        stage = text if beside and each.pid == 0 else ""
+        return Step(f"node {each.node.id} ({each.node.host}): {text}", act, stage)
+
+    def _beside(self, nodes: Sequence[Deployed], text: str, act: Callable[[Deployed], None]) -> list[Step]:
+        """Return a step for each node; those that do not run come first, so that what is side by side is in a row."""
+        ordered = sorted(nodes, key=lambda each: each.pid != 0)
+        return [self._step(each, text, functools.partial(act, each), beside=True) for each in ordered]
 
     def _wait_step(self) -> Step:
         return Step("wait until all nodes are healthy", self._wait_whole)
@@ -291,20 +313,18 @@ class Verbs:
         wait_whole(self._probe, self._options.timeout_s, look)
 
     def _plan(self, steps: list[Step]) -> None:
-        self._report.text("plan:" if steps else "plan: nothing is left to do", "step")
-        for number, step in enumerate(steps, 1):
-            self._report.text(f"  {number}. {step.text}")
+        show(steps, self._report, self._options.parallel)
         self.steps += len(steps)
 
     def _do(self, steps: list[Step]) -> None:
         """Print the plan and, unless it is a dry run, carry it out."""
-        self._plan(steps)
-        if self._options.dry_run:
-            return
-        for number, step in enumerate(steps, 1):
-            self._report.step(f"{number} of {len(steps)}: {step.text}")
-            step.act()
+
+        def count() -> None:
             self.steps_done += 1
+
+        self._plan(steps)
+        if not self._options.dry_run:
+            carry_out(steps, self._report, self._options.parallel, count)
 
     def _install_steps(self, nodes: list[Deployed]) -> list[Step]:
         bundle: Path | None = self._options.bundle
@@ -314,13 +334,11 @@ class Verbs:
         name = hashlib.sha256(content).hexdigest()[:BUNDLE_NAME_CHARACTERS]
 
         def bring(each: Deployed) -> None:
-            each.host.claim()
-            each.host.install(each.host.put(f"releases/{name}.tar.gz", content), name)
-            each.facts = each.host.facts()
+            each.facts = each.host.install(content, name)
 
         done = [f"{each.node.root}/releases/{name}/bin/keelmqd" for each in nodes]
         missing = [each for each, program in zip(nodes, done, strict=True) if each.facts["program"] != program]
-        return [self._step(each, f"install {bundle.name}", lambda e=each: bring(e)) for each in missing]  # type: ignore[misc]
+        return self._beside(missing, f"install {bundle.name}", bring)
 
     def _secret(self, *, create: bool) -> bytes | None:
         """Return the peer secret that the tool keeps beside the inventory, or None if it has none."""
@@ -342,8 +360,9 @@ class Verbs:
         path = self._inventory.beside(SECRET_END)
         if not self._inventory.makes_secret or path.exists():
             return
-        for each in nodes:
-            if each.host.digest(HOST_SECRET):
+        digests = side_by_side(lambda each: each.host.digest(HOST_SECRET), nodes, self._options.parallel)
+        for each, digest in zip(nodes, digests, strict=True):
+            if digest:
                 raise Unsafe(
                     f"node {each.node.id} ({each.node.host}) has a peer secret, and there is no {path.name} here; "
                     f"next: bring it from where the tool was used, or copy {each.node.root}/{HOST_SECRET} to {path}"
@@ -358,6 +377,19 @@ class Verbs:
             except BlockingIOError:
                 raise Failed(f"another keelmq-deploy works on {self._inventory.path.name}; wait for its end") from None
             yield
+
+
+def _differing_builds(views: Sequence[View]) -> str | None:
+    """Return which builds run where, None unless they differ."""
+    found: dict[str, list[str]] = {}
+    for view in views:
+        if view.status is not None:
+            build = " ".join(filter(None, (view.status.get("version"), view.status.get("commit"))))
+            found.setdefault(build or "unknown", []).append(named(view.node))
+    if len(found) < 2:
+        return None
+    shown = "; ".join(f"{build} at {', '.join(nodes)}" for build, nodes in sorted(found.items()))
+    return f"the builds differ: {shown}. Next: keelmq-deploy upgrade"
 
 
 ERRORS: Final = (Failed, CertificateError, HostError, ServedElsewhere, Unhealthy, OSError)

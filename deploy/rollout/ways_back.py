@@ -18,8 +18,10 @@ from deploy.rollout.health import Unhealthy, View, authority_of, leader_of, lead
 from deploy.rollout.inventory import Node
 from deploy.rollout.node_verbs import NodeVerbs
 from deploy.rollout.rolling import Deployed, Unsafe
+from deploy.rollout.side_by_side import Failed
+from deploy.rollout.steps import Step
 from deploy.rollout.transport import HostError
-from deploy.rollout.verbs import Failed, Step
+from deploy.rollout.verbs import CONFIGURE
 
 BACKUPS_END: Final = ".backups"
 """End of the name of the directory beside the inventory into which backups are written by default."""
@@ -168,7 +170,7 @@ class WaysBack(NodeVerbs):
             )
         ]
         steps += self._install_steps(nodes)
-        steps += [self._step(each, "configure and check", _call(self._prepare_new, each, secret)) for each in nodes]
+        steps += self._beside(nodes, CONFIGURE, lambda each: self._prepare_new(each, secret))
         steps += [self._step(each, "stop", each.stop) for each in others if each.pid]
         steps += [
             self._step(each, "set its data aside (data.old)", each.host.set_aside) for each in others if each.has_disk
@@ -177,7 +179,7 @@ class WaysBack(NodeVerbs):
         for each in missing:
             steps.append(self._step(each, f"bring {backup.path.name}", _call(self._bring, each, backup)))
             steps.append(self._step(each, "restore", _call(self._restore_one, each, restore_id, found)))
-        steps += [self._step(each, "start", each.start) for each in nodes if each in others or not each.pid]
+        steps += self._beside([each for each in nodes if each in others or not each.pid], "start", Deployed.start)
         done = {**note, "finished": True}
         return [
             *steps,

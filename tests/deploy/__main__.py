@@ -1,11 +1,14 @@
-"""Run `make deploy-test`: six hosts as network namespaces with an sshd each, which nothing but a bundle reaches.
+"""Run `make deploy-test`: nine hosts as network namespaces with an sshd each, which nothing but a bundle reaches.
 
-verbs       from nothing to a served message; then, under a load of which no call may fail and no message be lost:
-            restart, upgrade to another release, rollback, and a wiped host that is replaced
+first       from nothing to a served message on five hosts, with the time of each stage
+verbs       under a load of which no call may fail and no message be lost: restart, upgrade to another release,
+            rollback, and a wiped host that is replaced
 killed      the tool killed at every step of an upgrade and of a replacement, under the same load
 versions    upgrade from the last release to this tree and back, twice, under the same load
 ways-back   a backup under load, restored on other hosts when all are wiped; recovery from one of three nodes
 operations  docs/operations.md, word for word
+playbook    the rendered playbook, run by Ansible: installs services, changes nothing when run again, and takes over
+            other options and another release under load
 large       the start of a node with a long log (--restart-gib); a wiped follower (--wiped-gib) that is replaced under
             load, beside the time of copying its log
 
@@ -23,18 +26,20 @@ from typing import Final
 from deploy.bundle import bundle
 from deploy.reporting.report import Report
 from tests.chaos.isolation import ISOLATED_VARIABLE, enter_isolation
+from tests.deploy.first import First
 from tests.deploy.former import former_bundle
 from tests.deploy.hosts import SSH, hosts
 from tests.deploy.killed import Killed
 from tests.deploy.large import Large
 from tests.deploy.operations import Operations
+from tests.deploy.playbook import MACHINES, Playbook
 from tests.deploy.trial import OTHER_PLACES, PLACES, Bundles, Sizes, Trial, another_release
 from tests.deploy.verbs import Verbs
 from tests.deploy.versions import Versions
 from tests.deploy.ways_back import WaysBack
 from tests.versions.releases import releases
 
-ALL: Final[tuple[type[Trial], ...]] = (Verbs, Killed, Versions, WaysBack, Operations, Large)
+ALL: Final[tuple[type[Trial], ...]] = (First, Verbs, Killed, Versions, WaysBack, Operations, Playbook, Large)
 TRIALS: Final = {trial.name: trial for trial in ALL}
 NOT_RUN: Final = 2
 
@@ -71,11 +76,13 @@ def main() -> int:
     result: dict[str, object] = {}
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        with hosts(directory, [*PLACES.values(), *OTHER_PLACES.values()]) as made:
+        chosen = given.trial or list(TRIALS)
+        machines = MACHINES if Playbook.name in chosen else ()
+        with hosts(directory, [*PLACES.values(), *OTHER_PLACES.values(), *machines], machines) as made:
             another = another_release(given.bundle, directory / "another.tar.gz")
             former = given.former and (releases()[-1], given.former)
             bundles = Bundles(given.bundle, another, former)
-            for trial in given.trial or TRIALS:
+            for trial in chosen:
                 result |= asyncio.run(TRIALS[trial](report, made, bundles, sizes).run())
     report.result(result)
     return 0

@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from deploy.bundle import packed, write_sums
+from deploy.bundle import BYTECODE, packed, write_sums
 from deploy.dist import call_backend, commit_time_s, install_backend
 from deploy.lock_files import ROOT, path_of
 from tests.versions.releases import PACKAGES, Release, releases, unpack
@@ -34,6 +34,7 @@ def former_bundle(present: Path, directory: Path) -> tuple[Release, Path] | None
             for other in root.glob(f"wheels/{package}-*.whl"):
                 other.unlink()
             wheel.rename(root / "wheels" / wheel.name)
+        (root / BYTECODE).unlink()  # it is not that of these wheels
         (root / "SHA256SUMS").unlink()
         write_sums(root)
         directory.mkdir(exist_ok=True)

@@ -3,9 +3,10 @@
 import contextlib
 import functools
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,12 @@ from tests.requirements import REPOSITORY, Requirement, path_of
 SSH: Final = Requirement("ssh", "ssh-keygen", "sshd", "setpriv", root=True)
 HTTP_PORT: Final = 7081
 PEER_PORT: Final = 7091
+
+
+OWN: Final = ("/etc", "/opt", "/root", "/usr/local", "/var")
+"""Directories that machines have for themselves, with what is in those of this machine."""
+SYSTEMCTL: Final = Path(__file__).with_name("systemctl.py")
+PATH: Final = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
 
 class Hosts:
@@ -56,11 +63,15 @@ def destination(number: int) -> str:
 
 
 @contextlib.contextmanager
-def hosts(directory: Path, numbers: Sequence[int]) -> Iterator[Hosts]:
+def hosts(directory: Path, numbers: Sequence[int], machines: Collection[int] = ()) -> Iterator[Hosts]:
     """Make the hosts for the length of the context, within namespaces of this program's own. All nodes are ended with
     it.
+
+    On those that are `machines`, services can be installed: each has the directories `OWN` for itself, and a program in
+    place of systemd; its processes end with it.
     """
     directory.chmod(0o700)
+    shutil.copyfile(SYSTEMCTL, directory / SYSTEMCTL.name)
     for name in ("host", "client"):
         keygen = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(directory / name)]
         subprocess.run(keygen, check=True, stdin=subprocess.DEVNULL)
@@ -71,7 +82,7 @@ def hosts(directory: Path, numbers: Sequence[int]) -> Iterator[Hosts]:
     made = Hosts(directory, numbers)
     with contextlib.ExitStack() as stack:
         for number in numbers:
-            process = stack.enter_context(subprocess.Popen(_sshd(directory, made.network, number)))
+            process = stack.enter_context(subprocess.Popen(_sshd(directory, made.network, number, number in machines)))
             stack.callback(process.kill)
         try:
             for number in numbers:
@@ -86,17 +97,35 @@ def hosts(directory: Path, numbers: Sequence[int]) -> Iterator[Hosts]:
             made.end()
 
 
-def _sshd(directory: Path, network: Network, number: int) -> list[str]:
-    config = directory / f"sshd_config{number}"
+def _sshd(directory: Path, network: Network, number: int, is_machine: bool) -> list[str]:
+    config, home = directory / f"sshd_config{number}", directory / f"home{number}"
+    home.mkdir()  # what the shell of this machine's root does when it starts is no part of a host
     config.write_text(
         f"ListenAddress {host_of(number)}\nHostKey {directory}/host\nPidFile none\nUsePAM no\nStrictModes no\n"
         f"AuthorizedKeysFile {directory}/authorized_keys\nPermitRootLogin prohibit-password\nMaxStartups 100\n"
-        "LogLevel ERROR\n"
+        f"LogLevel ERROR\nSetEnv PATH={PATH} HOME={home}\nSubsystem sftp internal-sftp\n"
     )
-    hide = f"mount -t tmpfs tmpfs {REPOSITORY} && exec {path_of('sshd')} -D -e -f {config}"
+    mounts, unshare = "", ["unshare", "--mount", "--propagation", "private"]
+    if is_machine:
+        mounts = _own_root(directory, number)
+        unshare += ["--pid", "--fork", "--kill-child", "--mount-proc"]
+    hide = f"set -e; mount -t tmpfs tmpfs {REPOSITORY}; {mounts} exec {path_of('sshd')} -D -e -f {config}"
     die_with_parent = ["setpriv", "--pdeathsig", "KILL"]
-    unshare = ["unshare", "--mount", "--propagation", "private"]
     return [*network.prefix(number), *die_with_parent, *unshare, "sh", "-c", hide]
+
+
+def _own_root(directory: Path, number: int) -> str:
+    """Return the commands that give a machine its own directories."""
+    place = directory / f"root{number}"
+    place.mkdir()
+    lines = [f"mount -t tmpfs tmpfs {place}"]
+    for path in OWN:
+        upper, work = (f"{place}/{path[1:].replace('/', '-')}{end}" for end in ("", ".work"))
+        lines.append(f"mkdir {upper} {work}")
+        lines.append(f"mount -t overlay overlay -o lowerdir={path},upperdir={upper},workdir={work} {path}")
+    lines.append("chmod 0755 /root")  # the Python that runs this may be there, and services have users of their own
+    lines.append(f"install -m 0755 {directory}/{SYSTEMCTL.name} /usr/local/bin/systemctl")
+    return "".join(f"{line}; " for line in lines)
 
 
 def _answers(made: Hosts, number: int) -> bool:

@@ -5,7 +5,7 @@ import os
 import shutil
 import signal
 import tarfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -43,13 +43,15 @@ class Trial:
     """One cluster from nothing to its end. A broken promise raises AssertionError."""
 
     name: str = ""
+    places: Mapping[int, int] = PLACES
+    """Hosts of its nodes."""
 
     def __init__(self, report: Report, hosts: Hosts, bundles: Bundles, sizes: Sizes) -> None:
         self._report = report
         self._hosts = hosts
         self._bundles = bundles
         self._sizes = sizes
-        self._deployment = hosts.deployment(self.name, PLACES)
+        self._deployment = hosts.deployment(self.name, self.places)
 
     async def run(self) -> dict[str, object]:
         """Return the figures of the trial."""

@@ -1,17 +1,12 @@
-"""The way from bare hosts to a served message, and the verbs on a running cluster, under load."""
+"""The verbs on a running cluster, under load."""
 
 import asyncio
-import time
-from typing import Final
 
 from deploy.reporting.result import result_of
 from tests.chaos.network import host_of
 from tests.deploy.hosts import PEER_PORT
 from tests.deploy.trial import Trial, kill_and_wipe
 from tests.e2e.test_deploy import load
-
-SERVED_GOAL_S: Final = 60.0
-"""Time from bare hosts to a message that is served. A missed goal is reported: a busy machine installs slowly."""
 
 
 class Verbs(Trial):
@@ -24,14 +19,12 @@ class Verbs(Trial):
     async def run(self) -> dict[str, object]:
         deployment = self._deployment
         await self._closed_port()
-        begun_s = time.monotonic()
         await self._done("bootstrap", "--bundle", str(self._bundles.present))
         before = deployment.pids()
         took_s: list[float] = []
         async with load(deployment, took_s) as acknowledged:
             while not acknowledged:
                 await asyncio.sleep(0.01)
-            served_s = time.monotonic() - begun_s
             await self._done("bootstrap")
             assert deployment.pids() == before, "a second run changes nothing"
             await self._done("restart")
@@ -46,8 +39,6 @@ class Verbs(Trial):
         await self._destroy()
         took_s.sort()
         return {
-            "served_s": round(served_s, 1),
-            "served_goal_met": served_s <= SERVED_GOAL_S,
             "acknowledged": len(acknowledged),
             "failed_calls": 0,
             "lost": 0,

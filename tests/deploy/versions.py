@@ -38,4 +38,4 @@ class Versions(Trial):
         """Return the versions that run, which the table of `status` says."""
         rows = [line.split() for line in (await self._done("status")).splitlines() if line.endswith("ready")]
         assert len(rows) == len(self._deployment.urls), rows
-        return {row[-2] for row in rows}
+        return {row[-3] for row in rows}

@@ -89,6 +89,37 @@ def test_a_node_joins_with_a_token_alone_and_the_token_is_used_up(cluster: Clust
         assert secret_of(cluster) not in each.output()
 
 
+def test_a_node_is_added_and_started_with_the_token_that_was_made_with_it(
+    cluster: ClusterProcess, tmp_path: Path
+) -> None:
+    shell = Shell(cluster)
+    shell.environment["KEELMQ_TOKEN_FILE"] = str(administrator_file(tmp_path))
+    node = joining(cluster, tmp_path, "to be made")
+    node_id, peer, url = map(str, addresses(node))
+    refused = shell("cluster", "add-node", node_id, "no address", url, "--token-minutes", "15", code=1)
+    assert "join:4" not in shell("auth", "user", "list").stdout, "its token is withdrawn"
+    assert refused.stdout == ""
+    printed = shell("cluster", "add-node", node_id, peer, url, "--token-minutes", "15")
+    token = printed.stdout.strip()
+    (tmp_path / "join-token").write_text(f"{token}\n")
+    command = (
+        f"keelmqd --node-id 4 --data-dir DIRECTORY --peer-listen {peer} --http-listen {url.removeprefix('http://')} "
+    )
+    assert command in printed.stderr
+    assert "keelmq cluster promote 4 --wait" in printed.stderr
+    assert token not in printed.stderr
+    node.start()
+    try:
+        wait_for(node.ready, "the new node to be ready")
+        again = shell.json("cluster", "add-node", node_id, peer, url, "--token-minutes", "1")
+        assert [again["join_token"]["node_id"], len(again["members"])] == [4, 4]
+        assert again["start"].startswith(command)
+        shell("auth", "user", "delete", "join:4", "--yes")
+        shell("cluster", "remove-node", "4")
+    finally:
+        node.kill()
+
+
 def test_a_node_that_could_not_keep_the_secret_does_not_show_its_token(cluster: ClusterProcess, tmp_path: Path) -> None:
     fresh = made(cluster, 4)
     node = joining(cluster, tmp_path, fresh)

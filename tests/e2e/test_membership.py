@@ -359,6 +359,11 @@ async def test_operators_add_and_remove_a_node_from_the_shell(cluster: ClusterPr
     node.start()
     servers = ("--servers", ",".join(each.url for each in cluster.nodes.values() if each is not node))
     node_id, peer, url = addresses(node)
+    status, output = await run("cluster", "add-node", str(node_id), peer, url, "--token-minutes", "15", *servers)
+    assert status != 0
+    assert "a new node needs none" in output
+    status, output = await run("cluster", "status", "--json", *servers)
+    assert '"node_id": 4' not in output, "nothing was added"
     for command in (
         ("add-node", str(node_id), peer, url),
         ("promote", "4", "--wait"),

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from deploy.lock_files import ROOT
-from deploy.rollout.inventory import Inventory
+from deploy.rollout.inventory import PYTHON, Inventory
 from deploy.rollout.rendering.files import SECRET_MODE, File, Files, RenderError, yaml_file
 from deploy.rollout.rendering.parts import Parts
 
@@ -53,6 +53,8 @@ def ansible(inventory: Inventory, nodes: Sequence[Parts]) -> Files:
         "keelmq_inventory": str(inventory.path),
         "keelmq_timeout_s": 120,
         "ansible_python_interpreter": inventory.cluster.python,
+        # A Python that is named may be where no PATH leads.
+        "keelmq_environment": {} if inventory.cluster.python == PYTHON else {"PYTHON": inventory.cluster.python},
     }
     files["hosts.yml"] = yaml_file(comment, {"keelmq": {"hosts": hosts, "vars": variables}})
     files["site.yml"] = yaml_file(f"{comment}\n{_RUN}", _plays())
@@ -154,6 +156,7 @@ def _install() -> list[dict[str, Any]]:
                 "chdir": "/opt/keelmq/bundles/{{ keelmq_release }}",
                 "creates": f"{_RELEASE}/.complete",
             },
+            "environment": "{{ keelmq_environment }}",
         },
     ]
 

@@ -16,6 +16,8 @@ class Cluster:
     def __init__(self) -> None:
         self.members = [1, 2, 3]
         self.down: set[int] = set()
+        self.drained: set[int] = set()
+        self.commits: dict[int, str] = {}
         self.cluster_ids = dict.fromkeys((1, 2, 3), "shop")
         self.asked: list[str] = []
         self._servers = [ThreadingHTTPServer(("127.0.0.1", 0), self._handler(number)) for number in (1, 2, 3)]
@@ -41,10 +43,12 @@ class Cluster:
     def status(self, number: int) -> dict[str, Any]:
         nodes = [
             {"node_id": each, "membership": "voter", "connected": each not in self.down, "match_index": 9}
+            | {"drained": each in self.drained}
             for each in self.members
         ]
         told = {"cluster_id": self.cluster_ids[number], "node_id": number, "term": 2, "leader_id": 1, "nodes": nodes}
         told |= {"role": "leader" if number == 1 else "follower", "alarms": [], "hash_index": 1, "state_hash": "a"}
+        told |= {"version": "0.3.0", "commit": self.commits.get(number)}
         return {**told, "commit_index": 9, "applied_index": 9, "admin_url": None, "feature_level": 1}
 
     def end(self) -> None:

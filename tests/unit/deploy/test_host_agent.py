@@ -1,5 +1,6 @@
 """A host whose tool was killed: what the tool began goes on, and the next call waits for its end."""
 
+import fcntl
 import hashlib
 import json
 import os
@@ -28,9 +29,9 @@ def root(tmp_path: Path) -> Path:
     return path
 
 
-def call(action: str, **arguments: object) -> subprocess.Popen[bytes]:
+def call(action: str, content: bytes = b"", /, **arguments: object) -> subprocess.Popen[bytes]:
     """Begin a call as the tool does."""
-    request = json.dumps({"action": action, "arguments": arguments}).encode() + b"\n"
+    request = json.dumps({"action": action, "arguments": arguments}).encode() + b"\n" + content
     pipe = subprocess.PIPE
     process = subprocess.Popen([sys.executable, "-I", "-c", agent_source()], stdin=pipe, stdout=pipe)
     assert process.stdin is not None
@@ -67,16 +68,26 @@ def waits_for_a_lock(process: subprocess.Popen[bytes]) -> bool:
 def test_an_installation_goes_on_without_its_tool_and_is_not_begun_again(root: Path, tmp_path: Path) -> None:
     (tmp_path / "bundle").mkdir()
     archive = slow_bundle(tmp_path / "bundle")
-    arguments = {"root": str(root), "archive": str(archive), "name": "a", "owner": OWNER}
-    first = call("install", **arguments)
+    content = archive.read_bytes()
+    arguments = {"root": str(root), "name": "a", "owner": OWNER, "program": ""}
+    arguments["sha256"] = hashlib.sha256(content).hexdigest()
+    first = call("install_sent", content, **arguments)
     begun = tmp_path / "bundle" / "begun"
     wait_for(begun.exists, "the first installation")
-    second = call("install", **arguments)
+    second = call("install_sent", content, **arguments)
     wait_for(lambda: waits_for_a_lock(second), "the second installation to wait")
     (tmp_path / "bundle" / "go-on").write_text("\n")
-    assert (answer_of(first), answer_of(second)) == ({}, {})
-    assert begun.read_text() == "begun\n"
+    for each in (first, second):
+        assert (answer_of(each).get("release"), begun.read_text()) == ("a", "begun\n")
     assert (root / "current").readlink() == root / "releases" / "a"
+    assert [path.name for path in (root / "releases").iterdir()] == ["a"]
+
+
+def test_a_host_that_the_tool_did_not_make_gets_no_bundle(tmp_path: Path) -> None:
+    (tmp_path / "letter").touch()
+    arguments = {"root": str(tmp_path), "name": "a", "owner": OWNER, "program": "", "sha256": ""}
+    assert "is in use by something else" in str(answer_of(call("install_sent", b"bundle", **arguments))["error"])
+    assert [path.name for path in tmp_path.iterdir()] == ["letter"]
 
 
 def test_a_file_that_is_no_whole_bundle_is_called_so(root: Path, tmp_path: Path) -> None:
@@ -117,7 +128,9 @@ def test_old_releases_make_room(root: Path, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(host_releases, "running", lambda _: (4711, command))
     (root / "releases" / "b.unpacked").mkdir()
     (root / "releases" / "left.tar.gz").touch()
-    assert install("b") == {"a", "b"}
+    with (root / "releases" / "c.tar.gz.1.new").open("wb") as arrives:  # another run brings the next release
+        fcntl.flock(arrives, fcntl.LOCK_EX)
+        assert install("b") == {"a", "b", "c.tar.gz.1.new"}
     assert install("c") == {"a", "b", "c"}
     assert install("d") == {"a", "c", "d"}
     monkeypatch.setattr(host_releases, "running", lambda _: None)

@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from deploy.bundle import PYTHON, wheel_of_pip, write_sums
+from deploy.bundle import BYTECODE, PYTHON, wheel_of_pip, write_bytecode, write_sums
 from tests.requirements import REPOSITORY
 
 INFO: Final = "keelmq-1.0.dist-info"
@@ -27,7 +27,7 @@ def main():
 Install = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def make_bundle(directory: Path, *, is_broken: bool = False) -> None:
+def make_bundle(directory: Path, *, is_broken: bool = False, compiles: bool = False) -> None:
     for name in ("wheels", "pip"):
         (directory / name).mkdir(parents=True)
     shutil.copy(wheel_of_pip(), directory / "pip")
@@ -35,6 +35,9 @@ def make_bundle(directory: Path, *, is_broken: bool = False) -> None:
     (directory / "PYTHON_VERSION").write_text(f"{PYTHON}\n")
     files = {
         "keelmq_program.py": PROGRAM.format(is_broken=is_broken),
+        "keelmq-1.0.data/purelib/keelmq_parts/__init__.py": "PARTS = 1",
+        "keelmq-1.0.data/scripts/keelmq_script.py": "print()",
+        "keelmq_template.py": "class {{ name }}",
         f"{INFO}/METADATA": "Metadata-Version: 2.1\nName: keelmq\nVersion: 1.0\n",
         f"{INFO}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         f"{INFO}/entry_points.txt": "[console_scripts]\nkeelmqd = keelmq_program:main\n",
@@ -43,6 +46,8 @@ def make_bundle(directory: Path, *, is_broken: bool = False) -> None:
     with zipfile.ZipFile(directory / "wheels" / "keelmq-1.0-py3-none-any.whl", "w") as wheel:
         for name, text in {**files, f"{INFO}/RECORD": record}.items():
             wheel.writestr(name, text)
+    if compiles:
+        write_bytecode(directory / "wheels", directory.with_name("site"), directory / BYTECODE)
     write_sums(directory)
 
 
@@ -100,3 +105,30 @@ def test_an_installation_that_failed_leaves_room_for_the_next(tmp_path: Path, in
     assert refused.returncode == 1
     assert "is there already" in refused.stderr
     assert (target / "letter").exists()
+
+
+@pytest.mark.parametrize("compiles", [True, False])
+def test_what_is_installed_is_compiled(tmp_path: Path, install: Install, compiles: bool) -> None:
+    """Python of the user of the service cannot keep what it compiles itself."""
+    make_bundle(tmp_path / "bundle", compiles=compiles)
+    target = tmp_path / "keelmq"
+    done = install(target, umask=0o077)
+    assert done.returncode == 0, done.stderr
+    found = {path.name.partition(".")[0]: path for path in target.glob("lib/*/site-packages/**/*.pyc")}
+    assert set(found) == {"keelmq_program", "__init__"}
+    program = found["keelmq_program"]
+    is_checked_by_its_source = int.from_bytes(program.read_bytes()[4:8], "little") == 0b11
+    assert is_checked_by_its_source == compiles
+    assert program.stat().st_mode & 0o777 == 0o644
+    source = program.parents[1] / "keelmq_program.py"
+    command = [
+        str(target / "bin" / "python"),
+        "-I",
+        "-c",
+        "import keelmq_program as it; print(it.main.__code__.co_filename)",
+    ]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert loaded.stdout == f"{source}\n"
+    source.write_text("def main(): print('changed by hand')\n")
+    changed = subprocess.run([target / "bin" / "keelmqd"], capture_output=True, text=True)
+    assert changed.stdout == "changed by hand\n", changed.stderr

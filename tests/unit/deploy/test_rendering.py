@@ -315,6 +315,19 @@ class TestAnsible:
         for name, file in files.items():
             assert (SECRET.encode() in file.content) <= name.startswith("secrets/"), name
 
+    @pytest.mark.parametrize("python", ["", "/opt/python/bin/python3.11"])
+    def test_a_python_that_is_named_installs_the_release(self, tmp_path: Path, python: str) -> None:
+        text = self.text().replace("HOST", "10.0.0.1", 1).replace("HOST", "10.0.0.2", 1)
+        if python:
+            text = text.replace("[cluster]\n", f'[cluster]\npython = "{python}"\n', 1)
+        files = self.files(tmp_path, text)
+        variables = yaml.safe_load(files["hosts.yml"].content)["keelmq"]["vars"]
+        assert variables["ansible_python_interpreter"] == (python or "python3")
+        assert variables["keelmq_environment"] == ({"PYTHON": python} if python else {})
+        tasks = yaml.safe_load(files["site.yml"].content)[0]["tasks"]
+        (install,) = (each for each in tasks if "./install.sh" in str(each))
+        assert install["environment"] == "{{ keelmq_environment }}"
+
     def test_a_node_is_restarted_only_after_the_tool_has_agreed(self, tmp_path: Path) -> None:
         files = self.files(tmp_path, self.text().replace("HOST", "10.0.0.1", 1).replace("HOST", "10.0.0.2", 1))
         plays = yaml.safe_load(files["site.yml"].content)

@@ -1,19 +1,23 @@
 """Commands `keelmq cluster add-node`, `promote`, `set-address`, `remove-node` and `rebuild`: the nodes of a cluster."""
 
+import contextlib
+import shlex
 import sys
 from typing import TYPE_CHECKING, Annotated, Final
+from urllib.parse import urlsplit
 
 import typer
 
 from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run, say, when
-from keelmq.errors import Conflict
+from keelmq.errors import Conflict, KeelMQError
 from keelmq.printable import one_line
 
 if TYPE_CHECKING:
-    from keelmq.admin import Admin, ClusterMembers
+    from keelmq.admin import Admin, ClusterMembers, JoinToken
     from keelmq.transport.connection import Connection
 
 LOOK_AGAIN_S: Final = 0.5
+MINUTE_MS: Final = 60_000
 _WAITED_FOR: Final = frozenset({"not_caught_up", "change_in_progress"})
 
 NodeId = Annotated[int, typer.Argument(metavar="NODE_ID", help="Id of the node.")]
@@ -23,7 +27,8 @@ def register(app: typer.Typer) -> None:
     """Add the commands to `keelmq cluster`."""
     app.command(
         "add-node",
-        epilog="Example:  keelmq cluster add-node 4 10.0.0.4:7091 http://10.0.0.4:7081",
+        epilog="Examples:  keelmq cluster add-node 4 10.0.0.4:7091 http://10.0.0.4:7081\n\n"
+        "(umask 077; keelmq cluster add-node 4 10.0.0.4:7091 https://10.0.0.4:7081 --token-minutes 15 > node-4.token)",
     )(add_node)
     app.command("join-token", epilog="Example:  (umask 077; keelmq cluster join-token 4 > node-4.token)")(join_token)
     app.command(epilog="Example:  keelmq cluster promote 4 --wait")(promote)
@@ -40,16 +45,81 @@ def add_node(
     node_id: NodeId,
     peer_address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Address for the other nodes.")],
     http_address: Annotated[str, typer.Argument(metavar="URL", help="URL for clients.")],
+    token_minutes: Annotated[
+        int | None,
+        typer.Option(
+            "--token-minutes",
+            min=1,
+            max=1_440,
+            help="Make a join token as well, for so long: the node is started with it afterwards.",
+        ),
+    ] = None,
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:
-    """Add a node that was started with --join. It receives the log and does not vote until it is promoted."""
+    """Add a node that was started with --join. It receives the log and does not vote until it is promoted.
+
+    With --token-minutes the node is started afterwards. Its token is printed once, alone on stdout; on stderr is the
+    command that starts it.
+    """
     from keelmq.admin import Admin
 
-    answer = run(
-        servers, lambda connection: Admin(connection).add_node(node_id, peer_address, http_address), as_json=as_json
-    )
-    _print(answer, as_json)
+    async def work(connection: "Connection") -> "tuple[ClusterMembers, JoinToken | None]":
+        if token_minutes is None:
+            return await Admin(connection).add_node(node_id, peer_address, http_address), None
+        return await _add_with_token(connection, (node_id, peer_address, http_address), token_minutes)
+
+    answer, made = run(servers, work, as_json=as_json)
+    if made is None:
+        _print(answer, as_json)
+        return
+    command = _start_command(answer, node_id)
+    if as_json:
+        print_json({**answer.document, "join_token": made.document, "start": command})
+        return
+    _print_token(made)
+    for line in (
+        f"node {node_id} is added. Next, on its host, with the token in FILE (mode 0600) and the options for TLS and",
+        "permissions that the other nodes have:",
+        f"  {command}",
+        f"once it runs: keelmq cluster promote {node_id} --wait",
+    ):
+        say(line, file=sys.stderr)
+    _warn(answer)
+
+
+async def _add_with_token(
+    connection: "Connection", node: tuple[int, str, str], minutes: int
+) -> "tuple[ClusterMembers, JoinToken]":
+    """Make the token first, as a cluster without permissions refuses that, and add the node. The token of a node that
+    is refused is withdrawn: nobody has seen it.
+    """
+    from keelmq.admin import Admin, Users
+
+    admin = Admin(connection)
+    made = await admin.join_token(node[0], expires_in_ms=minutes * MINUTE_MS)
+    try:
+        return await admin.add_node(*node), made
+    except KeelMQError as exc:
+        if not exc.retryable:
+            with contextlib.suppress(KeelMQError):
+                await Users(connection).delete(f"join:{node[0]}")
+        raise
+
+
+def _start_command(answer: "ClusterMembers", node_id: int) -> str:
+    """Return the command that starts the new node, without what depends on its host."""
+    mine = next(each for each in answer.members if each.node_id == node_id)
+    other = next(each for each in answer.members if each.node_id != node_id)
+    where = ["--peer-listen", mine.peer_address, "--http-listen", urlsplit(mine.http_address).netloc]
+    how = ["--join", other.http_address, "--join-token-file", "FILE", "--peer-secret-file", "NEW_FILE"]
+    return shlex.join(["keelmqd", "--node-id", str(node_id), "--data-dir", "DIRECTORY", *where, *how])
+
+
+def _print_token(made: "JoinToken") -> None:
+    say(made.token)
+    text = f"join token of node {made.node_id}, valid until {when(made.expires_at_ms)}; not shown again"
+    say(text, file=sys.stderr)
 
 
 def join_token(
@@ -64,15 +134,14 @@ def join_token(
     """
     from keelmq.admin import Admin
 
-    expires_in_ms = minutes * 60_000
+    expires_in_ms = minutes * MINUTE_MS
     made = run(
         servers, lambda connection: Admin(connection).join_token(node_id, expires_in_ms=expires_in_ms), as_json=as_json
     )
     if as_json:
         print_json(made.document)
         return
-    say(made.token)
-    typer.echo(f"join token of node {node_id}, valid until {when(made.expires_at_ms)}; not shown again", err=True)
+    _print_token(made)
 
 
 def promote(
@@ -201,5 +270,9 @@ def _print(answer: "ClusterMembers", as_json: bool) -> None:
     columns = ["node", "membership", "peer address", "URL"]
     rows = [(each.node_id, each.membership, each.peer_address, each.http_address) for each in answer.members]
     print_table(None, columns, rows)
+    _warn(answer)
+
+
+def _warn(answer: "ClusterMembers") -> None:
     for warning in answer.warnings:
         say(f"warning: {warning}", file=sys.stderr)
