@@ -22,7 +22,7 @@ from store.log.disk import BackgroundSync, Disk
 from store.log.errors import REPAIR_ADVICE, DiskError
 from store.log.hard_state import HardState
 from store.log.watermarks import Watermarks
-from store.snapshots.install import IndexDirectories, SnapshotStore, finish_install
+from store.snapshots.install import IndexDirectories, SnapshotStore, at_once, finish_install
 
 logger = logging.getLogger(__name__)
 
@@ -96,9 +96,14 @@ class NodeStore:
 
 
 def begin_in_thread(work: Callable[[], None]) -> Callable[[], None]:
-    """Begin the work in a thread of its own; return a function that waits for its end."""
+    """Begin the work in a thread of its own; return a function that waits for its end. Do it at once if no thread can
+    be started.
+    """
     thread = threading.Thread(target=work, name="discard-snapshot")
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError:
+        return at_once(work)
     return thread.join
 
 

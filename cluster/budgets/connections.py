@@ -311,7 +311,7 @@ class Connection(asyncio.Protocol):
         not begin one, because it has no room and opens too many.
         """
         self.address = address_of(peername)
-        if not self._connections.has_descriptor() or self._connections.is_crowded(self.address):
+        if self._connections.is_crowded(self.address) or not self._connections.has_descriptor():
             self._connections.note_closed("crowded")
             return False
         self._end_handshake = end_handshake
@@ -335,9 +335,7 @@ class Connection(asyncio.Protocol):
             self._begin(self._transport)
             return
         self.address = address_of(transport.get_extra_info("peername"))
-        if not self._connections.has_descriptor():
-            self.give_up("crowded")
-        elif self._connections.is_crowded(self.address):
+        if self._connections.is_crowded(self.address) or not self._connections.has_descriptor():
             self.is_heard = True
             self._connections.hear(self)
         else:

@@ -40,8 +40,7 @@ class DescriptorGuard:
         old segments, and idle connections of clients.
         """
         core, missing = self._core, self._spares.renew()
-        if missing:
-            core.log.close_sealed()
+        if missing and core.log.close_sealed():
             missing = self._spares.renew()
         if missing and not self._missing:
             logger.warning("%d of the file descriptors that are kept for log, index and peers are missing", missing)

@@ -52,15 +52,30 @@ class SharedAnswers:
                 return await inner(request)
             if route.redirects:
                 self._core.require_leader()  # it may have been another one a moment ago
-            path = request.path_qs
-            known = self._answers.get(path)
-            if known is not None and self._age_ms(known) <= age_max_ms:
-                made = await asyncio.shield(known.made)
-                if made is not None and self._age_ms(known) <= age_max_ms:
-                    return web.Response(body=made.body, headers={**made.headers, AGE_HEADER: str(self._age_ms(known))})
-            return await self._make(path, inner, request)
+            found = await self._known(request.path_qs, age_max_ms)
+            if found is not None:
+                known, made = found
+                return web.Response(body=made.body, headers={**made.headers, AGE_HEADER: str(self._age_ms(known))})
+            return await self._make(request.path_qs, inner, request)
 
         return handler
+
+    async def _known(self, path: str, age_max_ms: int) -> tuple[_Answer, _Made] | None:
+        """Return an answer that is young enough; None if there is none, or it is not shared. One that was begun after
+        this call is as good as one's own, however long it takes: not each of those who wait makes one.
+        """
+        arrived_ms = self._now_ms()
+
+        def is_young(answer: _Answer) -> bool:
+            return answer.begun_ms >= arrived_ms or self._age_ms(answer) <= age_max_ms
+
+        while (known := self._answers.get(path)) is not None and is_young(known):
+            made = await asyncio.shield(known.made)
+            if made is None:
+                break
+            if is_young(known):
+                return known, made
+        return None
 
     async def _make(self, path: str, inner: Handler, request: web.Request) -> web.StreamResponse:
         core, loop = self._core, asyncio.get_running_loop()

@@ -229,6 +229,7 @@ class Groups(GroupQueries):
         done = turn(group, command, at)
         if done.changed:
             self._store(group)
+            self._groups.note_pause(group)
             self._turned[group.name] = None
             self._outcomes.add(event_of(command))
         return done

@@ -14,6 +14,7 @@ class KnownGroups(dict[str, Group]):
     def __init__(self) -> None:
         super().__init__()
         self.by_id: dict[int, Group] = {}
+        self.paused: dict[str, Group] = {}
         self._readers: dict[int, dict[int, Group]] = {}
         """Groups with an offset in the topic: by topic id and group id."""
         self._subscribed: dict[str, dict[int, Group]] = {}
@@ -21,16 +22,25 @@ class KnownGroups(dict[str, Group]):
 
     def add(self, group: Group) -> None:
         self[group.name] = self.by_id[group.record.id] = group
+        self.note_pause(group)
         for topic in group.record.topics:
             self._subscribed.setdefault(topic, {})[group.record.id] = group
 
     def remove(self, group: Group) -> None:
         """Remove the group, whose offsets are removed by the caller."""
         del self[group.name], self.by_id[group.record.id]
+        self.paused.pop(group.name, None)
         for topic_id in group.offsets.topic_ids:
             _drop(self._readers, topic_id, group)
         for topic in group.record.topics:
             _drop(self._subscribed, topic, group)
+
+    def note_pause(self, group: Group) -> None:
+        """Note whether the group is paused, which has changed."""
+        if group.record.pause is not None:
+            self.paused[group.name] = group
+        else:
+            self.paused.pop(group.name, None)
 
     def subscribe(self, group: Group, topics: tuple[str, ...], filters: tuple[TopicFilter, ...]) -> None:
         """Set the subscription of the group."""

@@ -100,8 +100,8 @@ class GroupQueries:
         return group.record.pause if group is not None else None
 
     def paused(self) -> list[tuple[str, int]]:
-        """Return the groups that are paused, by name, each with the time since when; visits each group."""
-        pauses = ((group.name, group.record.pause) for group in self._groups.values())
+        """Return the groups that are paused, by name, each with the time since when."""
+        pauses = ((name, group.record.pause) for name, group in self._groups.paused.items())
         return sorted((name, pause.since_ms) for name, pause in pauses if pause is not None)
 
     def take_paused(self) -> tuple[str, ...]:

@@ -125,7 +125,7 @@ class CommitLog:
             log.sync()
         return log
 
-    close_sealed: Callable[[], None] = reads("_segments.close_sealed")
+    close_sealed: Callable[[], bool] = reads("_segments.close_sealed")
     base: LogBase = reads("_stored_base.base")
     """The last record before the first kept one; all fields are zero at the beginning of the log."""
 

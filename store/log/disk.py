@@ -229,15 +229,18 @@ class PosixDisk:
 
     def _with_spare(self, opening: Callable[[], T]) -> tuple[T, bool]:
         """Returns what `opening` returns, and whether it took a spare descriptor, which the caller takes back."""
+        lent = 0
         try:
-            return opening(), False
-        except OSError as error:
-            if error.errno not in NO_DESCRIPTOR or not self.spares.lend():
-                raise
-        try:
-            return opening(), True
+            while True:
+                try:
+                    return opening(), lent > 0
+                except OSError as error:
+                    if error.errno not in NO_DESCRIPTOR or not self.spares.lend():
+                        raise
+                    lent += 1  # another thread may be quicker to open a file in its place: then one more
         except BaseException:
-            self.spares.take_back()
+            for _ in range(lent):
+                self.spares.take_back()
             raise
 
     def _briefly(self, using: Callable[[], T]) -> T:

@@ -138,10 +138,9 @@ class SegmentSet:
         if self._disk.exists(path):
             self._disk.unlink(path)
 
-    def close_sealed(self) -> None:
-        """Closes the files of sealed segments. Their indexes stay loaded."""
-        for segment in self.segments[:-1]:
-            _close(segment)
+    def close_sealed(self) -> bool:
+        """Closes the files of sealed segments. Their indexes stay loaded. Returns whether one was open."""
+        return any([_close(segment) for segment in self.segments[:-1]])
 
     def close(self) -> None:
         for segment in self.segments:
@@ -214,10 +213,13 @@ class SegmentSet:
         )
 
 
-def _close(segment: Segment) -> None:
-    if segment.file is not None:
-        segment.file.close()
-        segment.file = None
+def _close(segment: Segment) -> bool:
+    """Close the file of the segment; return whether it was open."""
+    if segment.file is None:
+        return False
+    segment.file.close()
+    segment.file = None
+    return True
 
 
 class SidecarPlace(NamedTuple):

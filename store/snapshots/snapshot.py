@@ -118,7 +118,10 @@ class SnapshotWriter:
         if not self._is_flushing:
             self._is_flushing = index.try_commit() and index.begin_flush()
             return False
-        return not index.is_flushing
+        if index.is_flushing:
+            index.begin_flush()  # which begins none, and tells of one that has failed
+            return False
+        return True
 
     def check(self, pairs: int, checksum: bytes, index: int, state_hash: str) -> None:
         """Raise SnapshotRefused unless the written state is exactly the announced one."""

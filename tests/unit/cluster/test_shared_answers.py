@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
+from aiohttp import web
 
 from cluster.http import shared_answers
-from cluster.http.shared_answers import ANSWERS_MAX, KEPT_MS
+from cluster.http.routes import Handler
+from cluster.http.shared_answers import ANSWERS_MAX, KEPT_MS, SharedAnswers
 from tests.e2e.closed_cluster import ADMINISTRATOR, administrator_file
 from tests.unit.cluster.conftest import Node, node_config, running_node
 
@@ -126,6 +128,42 @@ async def test_an_answer_that_gives_way_to_another_is_not_kept_by_its_timer(
     for number in range(2 * ANSWERS_MAX):
         await ask(node, f"{OFFSETS}?limit={number + 1}")
     assert [timer.cancelled() for timer in timers] == [True] * ANSWERS_MAX + [False] * ANSWERS_MAX
+
+
+async def test_an_answer_that_takes_longer_than_it_may_be_old_is_made_once_for_all_who_wait(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = 0
+    make, waits = SharedAnswers._make, asyncio.Event()
+
+    async def slow(answers: SharedAnswers, path: str, inner: Handler, request: web.Request) -> web.StreamResponse:
+        nonlocal made
+        made += 1
+
+        async def later(request: web.Request) -> web.StreamResponse:
+            await waits.wait()
+            return await inner(request)
+
+        return await make(answers, path, later, request)
+
+    monkeypatch.setattr(SharedAnswers, "_make", slow)
+    asked = [asyncio.create_task(ask(node, TOPIC, "max-age=1")) for _ in range(20)]
+
+    async def has_begun() -> bool:
+        return made == 1
+
+    await node.wait(has_begun)
+    node.clock.now_ms += 1_100
+    asked += [asyncio.create_task(ask(node, TOPIC, "max-age=1")) for _ in range(20)]
+
+    async def has_begun_again() -> bool:
+        return made == 2
+
+    await node.wait(has_begun_again)
+    node.clock.now_ms += 1_100
+    waits.set()
+    await asyncio.gather(*asked)
+    assert made <= 3, "the first, one for those who came later, and one for those whose answer was too old"
 
 
 async def test_no_large_answer_is_kept(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -176,6 +176,16 @@ def test_the_end_of_a_transfer_does_not_wait_for_the_disk(follower: Follower, mo
     assert follower.decided == 1
 
 
+def test_the_end_of_a_transfer_tells_of_a_flush_that_has_failed(follower: Follower, tmp_path: Path) -> None:
+    *messages, end = follower.begin()
+    for message in messages:
+        follower.give(message)
+    incoming = tmp_path / "follower" / "index.incoming"
+    incoming.rename(tmp_path / "gone")
+    assert "No such file" in refusal(follower.give(end))
+    assert (follower.decided, follower.receiver.percent) == (0, None)
+
+
 def test_what_was_received_is_thrown_away_in_the_background(
     follower: Follower, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ The descriptors of this process are really used up; all files are real.
 """
 
 import contextlib
+import errno
 import os
 import resource
 from pathlib import Path
@@ -229,3 +230,23 @@ def test_an_index_waits_with_a_flush_for_a_descriptor(tmp_path: Path) -> None:
     index.flush()
     assert index.begin_flush()
     index.close()
+
+
+def test_a_spare_that_another_thread_was_quicker_to_take_is_replaced_by_the_next(tmp_path: Path) -> None:
+    """The threads of RocksDB open files between the close of a spare and the opening for which it was closed."""
+    spares = SpareDescriptors(4)
+    disk = PosixDisk(spares)
+    left = [3]
+
+    def stolen_from() -> int:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise OSError(errno.EMFILE, "too many open files")
+        return 7
+
+    assert disk._with_spare(stolen_from) == (7, True)
+    left[0] = 99
+    with pytest.raises(OSError, match="too many"):
+        disk._with_spare(stolen_from)
+    assert spares.has(4), "they are held again"
+    spares.close()
