@@ -11,9 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from cluster.process.exit_codes import ExitCode
 from deploy.local_nodes import free_ports
 from tests.chaos.broken import DEFECTS
-from tests.chaos.cluster import EXITS_WHEN_FULL, ChaosCluster, ClusterSettings
+from tests.chaos.cluster import ChaosCluster, ClusterSettings
 from tests.chaos.directory import PREFIX, RUNNING, RunDirectory
 from tests.chaos.history import History
 from tests.chaos.isolation import Machine
@@ -51,19 +52,23 @@ async def test_a_node_that_ends_is_not_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_node_that_ends_late_of_a_full_disk_is_started_anew_once(tmp_path: Path) -> None:
+def test_a_node_that_ends_late_of_a_full_disk_is_started_anew_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Seed 746713: three nodes were still starting when the room came back, ended of it later, and stayed down."""
     DYING_WITH_PARENT.require()
     violations, history = Violations(), History(tmp_path)
     cluster = ChaosCluster(ClusterSettings(), tmp_path, LOOPBACK, None, violations, history, lambda kind, text: None)
     node = cluster.nodes[1]
     (node.data_dir / "log").write_text("a file in the place of a folder: the node cannot start")
+    ends = frozenset({ExitCode.DATA_DIR_UNUSABLE})  # in the place of what ends a node whose disk is full
+    monkeypatch.setattr("tests.chaos.cluster.EXITS_WHEN_FULL", ends)
     node.start()
     cluster.may_end_late = {1: node.starts}
     for _ in range(2):
-        cluster.allow_exit(1, EXITS_WHEN_FULL)
+        cluster.allow_exit(1, ends)
         wait_for(lambda: not node.running(), "the node to end")
-        assert node.exit_code() in EXITS_WHEN_FULL, node.log_tail()
+        assert node.exit_code() in ends, node.log_tail()
         cluster._judge_end(node)
         assert node.starts == 2
     history.close()
