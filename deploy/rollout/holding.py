@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from deploy.rollout.side_by_side import AT_ONCE
 from deploy.rollout.transport import Host, HostError
 
 SIGN_EVERY_S: Final = 10.0
@@ -19,7 +20,7 @@ END_S_MAX: Final = 5.0
 
 
 @contextlib.contextmanager
-def held(hosts: Sequence[Host], who: str, *, claims: bool = False) -> Iterator[None]:
+def held(hosts: Sequence[Host], who: str, *, claims: bool = False, at_once: int = AT_ONCE) -> Iterator[None]:
     """Keep other runs out of the hosts within the block, except those that are not reached or, unless this run `claims`
     them, have no node yet. Raises HostError when one works there.
     """
@@ -27,17 +28,18 @@ def held(hosts: Sequence[Host], who: str, *, claims: bool = False) -> Iterator[N
     begun: list[subprocess.Popen[bytes]] = []
     signs = threading.Thread(target=_show_life, args=(begun, over), daemon=True)
     try:
-        # One after the other until one is held: of two runs that begin, the one that has it goes on. Then all others.
-        unanswered: list[tuple[Host, subprocess.Popen[bytes]]] = []
-        is_held = False
-        for host in hosts:
-            begun.append(host.begin_hold(who, SILENCE_S, claims=claims))
-            if is_held:
-                unanswered.append((host, begun[-1]))
-            else:
-                is_held = _require_held(host, begun[-1])
-        for host, process in unanswered:
-            _require_held(host, process)
+        # One after the other until one is held: of two runs that begin, the one that has it goes on. Then the others,
+        # `at_once` at a time: sshd drops connections when many are not logged in yet, and nodes may share a host.
+        left, is_held = list(hosts), False
+        while left:
+            count = at_once if is_held else 1
+            some, left = left[:count], left[count:]
+            processes = []
+            for host in some:
+                processes.append(host.begin_hold(who, SILENCE_S, claims=claims))
+                begun.append(processes[-1])
+            for host, process in zip(some, processes, strict=True):
+                is_held |= _require_held(host, process)
         signs.start()
         yield
     finally:

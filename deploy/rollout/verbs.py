@@ -79,7 +79,8 @@ class Verbs:
         if verb in READING or self._options.dry_run:
             act()
             return
-        with self._alone(), held(self._held_hosts(), self._who(), claims=verb in MAKES_ROOTS):
+        at_once: int = self._options.parallel
+        with self._alone(), held(self._held_hosts(), self._who(), claims=verb in MAKES_ROOTS, at_once=at_once):
             act()
 
     def _held_hosts(self) -> list[Host]:
@@ -389,7 +390,8 @@ def _differing_builds(views: Sequence[View]) -> str | None:
     if len(found) < 2:
         return None
     shown = "; ".join(f"{build} at {', '.join(nodes)}" for build, nodes in sorted(found.items()))
-    return f"the builds differ: {shown}. Next: keelmq-deploy upgrade"
+    # With the bundle: without it, each node is compared with the release of its own host, and these may differ.
+    return f"the builds differ: {shown}. Next: keelmq-deploy upgrade --bundle FILE"
 
 
 ERRORS: Final = (Failed, CertificateError, HostError, ServedElsewhere, Unhealthy, OSError)

@@ -91,7 +91,7 @@ class Credentials:
         return ""
 
     def _may_know(self, node: Origin) -> bool:
-        return node.secure or node in self._trusted or _is_loopback(node.host)
+        return node.secure or node in self._trusted or is_loopback(node.host)
 
 
 def _from_environment() -> TokenSource | None:
@@ -110,7 +110,8 @@ def _checked(token: object, where: str) -> str:
     return token
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches the host, which is an IP address or a name."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

@@ -44,7 +44,7 @@ def test_builds_that_differ_are_told_with_their_hosts(cluster: Cluster, status: 
     assert code == 0, "a rolling upgrade is no failure"
     wanted = (
         "the builds differ: 0.3.0 at node 3 (this machine); 0.3.0 0123456789ab at node 1 (this machine); "
-        "0.3.0 ba9876543210 at node 2 (this machine). Next: keelmq-deploy upgrade"
+        "0.3.0 ba9876543210 at node 2 (this machine). Next: keelmq-deploy upgrade --bundle FILE"
     )
     assert wanted in said, said
 

@@ -21,6 +21,17 @@ from tests.unit.deploy.stand_ins import Cluster
 
 OWNER = "node {} of the cluster shop\n"
 
+SSH_OF_TWO = """#!/bin/sh
+for last; do :; done
+if mkdir {slots}/a 2> /dev/null; then slot={slots}/a
+elif mkdir {slots}/b 2> /dev/null; then slot={slots}/b
+else exit 255
+fi
+exec 3<&0
+sh -c "$last" <&3 | (read -r line; rmdir $slot; echo "$line"; exec cat)
+"""
+"""ssh to this machine, which two run at a time until their commands have said something."""
+
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
@@ -111,6 +122,27 @@ def test_bare_hosts_are_held_by_what_begins_a_cluster(hosts: list[Host], tmp_pat
     (tmp_path / "hosts" / "node2" / "letters").touch()
     with held(hosts[1:2], "bootstrap", claims=True):
         assert not (tmp_path / "hosts" / "node2" / MARK).exists(), "what somebody else made stays"
+
+
+def test_no_more_hosts_are_begun_at_a_time_than_sshd_admits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sshd of a host that nodes share admits two connections of those that have not logged in yet (MaxStartups)."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "ssh").write_text(SSH_OF_TWO.format(slots=tmp_path))
+    (tmp_path / "bin" / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    text = f'[cluster]\nid = "shop"\nroot = "{tmp_path}/hosts"\npython = "{sys.executable}"\n'
+    for number in range(1, 7):
+        text += f'[[node]]\nid = {number}\nssh = "shop"\npeer = "10.0.0.1:{7090 + number}"\n'
+        text += f'url = "http://10.0.0.1:{7080 + number}"\n'
+    (tmp_path / "shared.toml").write_text(text)
+    inventory = read_inventory(tmp_path / "shared.toml")
+    roots = [Path(node.root) for node in inventory.nodes]
+    assert len(set(roots)) == 6
+    for root, node in zip(roots, inventory.nodes, strict=True):
+        root.mkdir(parents=True)
+        (root / MARK).write_text(OWNER.format(node.id))
+    with held([Host(inventory, node) for node in inventory.nodes], "upgrade", at_once=2):
+        assert [(root / host_root.BUSY).exists() for root in roots] == [True] * 6
 
 
 def test_a_run_that_is_gone_holds_nothing(hosts: list[Host], tmp_path: Path) -> None:

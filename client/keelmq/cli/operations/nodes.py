@@ -9,11 +9,11 @@ from urllib.parse import urlsplit
 import typer
 
 from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run, say, when
-from keelmq.errors import Conflict, KeelMQError
+from keelmq.errors import Conflict, InvalidRequest, KeelMQError, NotFound
 from keelmq.printable import one_line
 
 if TYPE_CHECKING:
-    from keelmq.admin import Admin, ClusterMembers, JoinToken
+    from keelmq.admin import Admin, ClusterMembers, ClusterStatus, JoinToken, Users
     from keelmq.transport.connection import Connection
 
 LOOK_AGAIN_S: Final = 0.5
@@ -60,20 +60,19 @@ def add_node(
     """Add a node that was started with --join. It receives the log and does not vote until it is promoted.
 
     With --token-minutes the node is started afterwards. Its token is printed once, alone on stdout; on stderr is the
-    command that starts it.
+    command that starts it. An earlier token for the same node is not valid any more.
     """
     from keelmq.admin import Admin
 
-    async def work(connection: "Connection") -> "tuple[ClusterMembers, JoinToken | None]":
+    async def work(connection: "Connection") -> "tuple[ClusterMembers, JoinToken | None, str]":
         if token_minutes is None:
-            return await Admin(connection).add_node(node_id, peer_address, http_address), None
+            return await Admin(connection).add_node(node_id, peer_address, http_address), None, ""
         return await _add_with_token(connection, (node_id, peer_address, http_address), token_minutes)
 
-    answer, made = run(servers, work, as_json=as_json)
+    answer, made, command = run(servers, work, as_json=as_json)
     if made is None:
         _print(answer, as_json)
         return
-    command = _start_command(answer, node_id)
     if as_json:
         print_json({**answer.document, "join_token": made.document, "start": command})
         return
@@ -90,29 +89,76 @@ def add_node(
 
 async def _add_with_token(
     connection: "Connection", node: tuple[int, str, str], minutes: int
-) -> "tuple[ClusterMembers, JoinToken]":
-    """Make the token first, as a cluster without permissions refuses that, and add the node. The token of a node that
-    is refused is withdrawn: nobody has seen it.
+) -> "tuple[ClusterMembers, JoinToken, str]":
+    """Make the token first, as a cluster without permissions refuses that, and add the node. Return the command that
+    starts it, too. The token of a node that is refused is withdrawn: nobody has seen it.
+
+    What the members exclude is refused before anything: the token takes the place of one that was handed out earlier.
     """
     from keelmq.admin import Admin, Users
 
-    admin = Admin(connection)
-    made = await admin.join_token(node[0], expires_in_ms=minutes * MINUTE_MS)
+    node_id, user = node[0], f"join:{node[0]}"
+    admin, users = Admin(connection), Users(connection)
+    join = _url_to_join(await admin.cluster(leader=True), node)
+    has_earlier = await _exists(users, user)
+    made = await admin.join_token(node_id, expires_in_ms=minutes * MINUTE_MS)
     try:
-        return await admin.add_node(*node), made
+        answer = await admin.add_node(*node)
     except KeelMQError as exc:
         if not exc.retryable:
             with contextlib.suppress(KeelMQError):
-                await Users(connection).delete(f"join:{node[0]}")
+                await users.delete(user)
+        if has_earlier:
+            exc.detail += f"; the earlier join token of node {node_id} has ended"
         raise
+    return answer, made, _start_command(answer, node_id, join)
 
 
-def _start_command(answer: "ClusterMembers", node_id: int) -> str:
+async def _exists(users: "Users", user: str) -> bool:
+    try:
+        await users.get(user)
+    except NotFound:
+        return False
+    return True
+
+
+def _url_to_join(view: "ClusterStatus", node: tuple[int, str, str]) -> str:
+    """Return the URL of the member to which the node shows its token: the leader, or else one that is connected, if
+    keelmqd shows it there. Raises Conflict when the members exclude the node, and InvalidRequest when it could show the
+    token to none of them.
+    """
+    from keelmq.transport.credentials import is_loopback
+
+    node_id, peer_address, url = node
+    others = [each for each in view.nodes if each.node_id != node_id]
+    for each in view.nodes:
+        is_same = (each.peer_address == peer_address, each.url == url.rstrip("/"))
+        if each.node_id != node_id:
+            if any(is_same):
+                raise Conflict("node_exists", f"node {each.node_id} has that address already")
+        elif not all(is_same):
+            where = f"{each.peer_address} and {each.url}"
+            raise Conflict("node_exists", f"node {node_id} is in the cluster already, at {where}; no token is made")
+        elif not others:
+            raise Conflict("node_exists", f"node {node_id} is the only node of the cluster: there is none to join")
+    found = [(each, urlsplit(each.url)) for each in others]
+    open_to = [each for each, at in found if at.scheme == "https" or is_loopback(at.hostname or "")]
+    if not open_to:
+        raise InvalidRequest(
+            "invalid_request",
+            "--token-minutes: a join token is shown over TLS alone, and no other member has an "
+            f"https URL; without --token-minutes, node {node_id} is added with the peer secret of the cluster",
+        )
+    return max(open_to, key=lambda each: (each.node_id == view.leader_id, each.connected)).url
+
+
+def _start_command(answer: "ClusterMembers", node_id: int, join: str) -> str:
     """Return the command that starts the new node, without what depends on its host."""
     mine = next(each for each in answer.members if each.node_id == node_id)
-    other = next(each for each in answer.members if each.node_id != node_id)
-    where = ["--peer-listen", mine.peer_address, "--http-listen", urlsplit(mine.http_address).netloc]
-    how = ["--join", other.http_address, "--join-token-file", "FILE", "--peer-secret-file", "NEW_FILE"]
+    at = urlsplit(mine.http_address)
+    listen = at.netloc if at.port else f"{at.netloc.rstrip(':')}:{443 if at.scheme == 'https' else 80}"
+    where = ["--peer-listen", mine.peer_address, "--http-listen", listen]
+    how = ["--join", join, "--join-token-file", "FILE", "--peer-secret-file", "NEW_FILE"]
     return shlex.join(["keelmqd", "--node-id", str(node_id), "--data-dir", "DIRECTORY", *where, *how])
 
 
