@@ -23,6 +23,8 @@ KEYS_MAX: Final = 32
 KEY_BYTES_MAX: Final = 255
 REQUEST_KEYS_MAX: Final = 6_400
 """Maximum number of keys and explicit message ids over all messages of a request."""
+REQUEST_PROPERTIES_MAX: Final = 100_000
+"""Maximum number of properties over all messages of a request."""
 TOPIC_LENGTH_MAX: Final = 127
 GROUP_LENGTH_MAX: Final = 255
 QUEUES_MAX: Final = 1_024

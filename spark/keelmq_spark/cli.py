@@ -103,7 +103,7 @@ def _draw(file: Path | None, svg: Callable[[], str], heading: str, facts: Sequen
         _fail(f"--picture {file}: the name ends in .svg or .html", EXIT_USAGE)
     names = list(facts[0]) if facts else []
     table = [names, *([_cell(fact[name]) for name in names] for fact in facts)]
-    file.write_text(svg() if file.suffix == ".svg" else page(svg(), heading, table))
+    file.write_text(svg() if file.suffix == ".svg" else page(svg(), heading, table), encoding="utf-8", newline="\n")
 
 
 @app.command()
@@ -248,16 +248,14 @@ def pages(
     tables: Tables = DEFAULT_TABLES,
 ) -> None:
     """Draw pages that lead to each other: all topics and groups (index.html), each of them, and stories of messages:
-    dead letters first, then what was given back, then the latest ones.
+    dead letters first, then what was given back, then the latest ones. Pages that an earlier run wrote there are
+    removed when they are not drawn again.
     """
     from keelmq_spark.queries import site
 
     with _graph(tables) as graph:
         directory.mkdir(parents=True, exist_ok=True)
-        count = 0
-        for name, text in site.pages(graph, stories):
-            (directory / name).write_text(text, encoding="utf-8")
-            count += 1
+        count = site.write_pages(graph, directory, stories)
     typer.echo(f"{count} pages: {directory / site.INDEX}")
 
 

@@ -32,15 +32,18 @@ from pyspark.sql.types import (
 )
 
 from keelmq import Connection, Message, Producer
+from keelmq.blocks.batch import MESSAGE_OVERHEAD_BYTES
 from keelmq.errors import IdempotencyConflict
-from keelmq.limits import BLOCK_BYTES_MAX, REQUEST_KEYS_MAX
+from keelmq.limits import BLOCK_BYTES_MAX, REQUEST_KEYS_MAX, REQUEST_PROPERTIES_MAX
 from keelmq.transport.credentials import TokenFile
 from keelmq_spark.options_of_sink import BATCH, SinkOptions
 
 IN_FLIGHT: Final = 8
 """Number of batches of a task that are under way at a time."""
 BATCH_BYTES: Final = BLOCK_BYTES_MAX // 8
-"""Size of the bodies in bytes at which a batch is closed."""
+"""Size of the messages in bytes at which a batch is closed."""
+_LENGTH_BYTES: Final = 5
+"""Bytes that the length of a text takes in a block at most."""
 
 _TEXT: Final = (StringType(),)
 _BYTES: Final = (BinaryType(), StringType())
@@ -245,16 +248,34 @@ def batched(
     gathered: dict[tuple[Place, bool], list[Message]] = {}
     sizes: Counter[tuple[Place, bool]] = Counter()
     names: Counter[tuple[Place, bool]] = Counter()
+    properties: Counter[tuple[Place, bool]] = Counter()
     for place, message in messages:
         of = (place, message.sharding_key is None)
         gathered.setdefault(of, []).append(message)
-        sizes[of] += len(message.body)
-        names[of] += 1 + len(message.keys)
-        if len(gathered[of]) >= batch_messages or sizes[of] >= BATCH_BYTES or names[of] >= REQUEST_KEYS_MAX // 2:
+        sizes[of] += _bytes_max(message)
+        names[of] += len(message.keys) + (message.message_id is not None)
+        properties[of] += len(message.properties)
+        if (
+            len(gathered[of]) >= batch_messages
+            or sizes[of] >= BATCH_BYTES
+            or names[of] >= REQUEST_KEYS_MAX // 2
+            or properties[of] >= REQUEST_PROPERTIES_MAX // 2
+        ):
             yield place, gathered.pop(of)
-            del sizes[of], names[of]
+            del sizes[of], names[of], properties[of]
     for (place, _), rest in gathered.items():
         yield place, rest
+
+
+def _bytes_max(message: Message) -> int:
+    """Return an upper bound of the bytes of a message in a block, exact but for its lengths where texts are ASCII."""
+    texts = [message.tag, message.sharding_key, message.message_id, *message.keys]
+    size = len(message.body) + MESSAGE_OVERHEAD_BYTES + sum(_text_bytes_max(text) for text in texts if text)
+    return size + sum(_text_bytes_max(name) + _text_bytes_max(value) for name, value in message.properties.items())
+
+
+def _text_bytes_max(text: str) -> int:
+    return _LENGTH_BYTES + (len(text) if text.isascii() else 4 * len(text))
 
 
 class BatchIds:

@@ -85,7 +85,7 @@ def test_a_page_is_searched_folded_and_followed(site: Path, driver: webdriver.Ch
     )
     assert driver.find_element(By.ID, "side").get_attribute("transform") == "translate(300)"
     driver.find_element(By.ID, "search").send_keys("bill-8 mail")
-    assert bright(driver) == ["message:bills/bill-8|mail"]
+    assert bright(driver) == ["message:bills/bill-8@mail"]
     assert (
         driver.execute_script(
             "const s = document.createElement('script'); s.text = 'window.ran = 1';"

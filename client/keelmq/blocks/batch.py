@@ -18,6 +18,7 @@ from keelmq.limits import (
     BATCH_MESSAGES_MAX,
     BLOCK_BYTES_MAX,
     REQUEST_KEYS_MAX,
+    REQUEST_PROPERTIES_MAX,
     check_attributes,
     check_bodies,
     check_body,
@@ -29,6 +30,7 @@ from keelmq.wire import BlockEncoding
 # Bytes that a message takes in a block besides its texts and its body: array, lengths, timestamp.
 MESSAGE_OVERHEAD_BYTES: Final = 48
 KEYS_FIELD: Final = 2
+PROPERTIES_FIELD: Final = 3
 MESSAGE_ID_FIELD: Final = 5
 """Positions in a block entry."""
 
@@ -52,7 +54,7 @@ class Block(msgspec.Struct, frozen=True):
     """An encoded block with the CRC32C of `data`, which is the block as sent (compressed or not).
 
     `uncompressed_bytes` is the size of the content of a compressed block, None when the block is not compressed. `keys`
-    counts keys and explicit ids.
+    counts keys and explicit ids, `properties` the properties of all messages.
     """
 
     data: bytes
@@ -60,6 +62,7 @@ class Block(msgspec.Struct, frozen=True):
     count: int
     uncompressed_bytes: int | None = None
     keys: int = 0
+    properties: int = 0
 
     @property
     def unpacked_bytes(self) -> int:
@@ -149,6 +152,14 @@ def entry_bytes_max(entry: Entry, key_bytes: int = 1) -> int:
     return size
 
 
+def size_in_request(block: Block, request_bytes_max: int) -> int:
+    """Return the number of bytes that a block counts as: a request within its byte limit is then within its limits of
+    keys and properties too.
+    """
+    property_bytes = request_bytes_max // REQUEST_PROPERTIES_MAX + 1
+    return max(len(block.data), block.keys * key_bytes_min(request_bytes_max), block.properties * property_bytes)
+
+
 def encode_entries(entries: Sequence[Entry], *, compressed: bool = False) -> Block:
     """Encode `entries` as a block; with `compressed`, as a zstd frame where that saves enough (compression.py).
 
@@ -159,18 +170,19 @@ def encode_entries(entries: Sequence[Entry], *, compressed: bool = False) -> Blo
         raise LimitExceeded("invalid_request", "a batch needs at least one message")
     if len(entries) > BATCH_MESSAGES_MAX:
         raise LimitExceeded("batch_too_large", f"{len(entries)} messages in a batch, {BATCH_MESSAGES_MAX} are allowed")
-    keys = 0
+    keys = properties = 0
     if max(map(len, entries)) > KEYS_FIELD:  # plain entries end before their keys
         keys = sum([len(entry[KEYS_FIELD]) for entry in entries if len(entry) > KEYS_FIELD])
         keys += sum([entry[MESSAGE_ID_FIELD] is not None for entry in entries if len(entry) > MESSAGE_ID_FIELD])
         check_key_count(keys)
+        properties = sum([len(entry[PROPERTIES_FIELD]) for entry in entries if len(entry) > PROPERTIES_FIELD])
     data = _encode(entries)
     if len(data) > BLOCK_BYTES_MAX:
         raise LimitExceeded("batch_too_large", f"the batch has {len(data)} bytes, {BLOCK_BYTES_MAX} are allowed")
     frame = compress(data) if compressed else None
     if frame is None:
-        return Block(data, crc32c(data), len(entries), keys=keys)
-    return Block(frame, crc32c(frame), len(entries), len(data), keys)
+        return Block(data, crc32c(data), len(entries), keys=keys, properties=properties)
+    return Block(frame, crc32c(frame), len(entries), len(data), keys, properties)
 
 
 def encode_messages(messages: Sequence[bytes | Message], *, compressed: bool = False) -> Block:

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from keelmq.blocks.batch import MESSAGE_ID_FIELD, BatchIds, Block, Entry, encode_entries, key_bytes_min
+from keelmq.blocks.batch import MESSAGE_ID_FIELD, BatchIds, Block, Entry, encode_entries, size_in_request
 from keelmq.errors import BrokerFault, Closed, Corrupt, KeelMQError, Overloaded, SendTimeout, Unavailable
 from keelmq.limits import BLOCK_BYTES_MAX, REQUEST_BATCHES_MAX, REQUEST_MESSAGES_MAX
 from keelmq.message import BatchResult, MessagePlace, Receipt, SendResult
@@ -283,7 +283,7 @@ class Lane:
     ) -> None:
         """Append a whole batch behind the pending batches, with an id of its own or a new one. Raises Overloaded."""
         self.require_room()
-        size = max(len(block.data), block.keys * key_bytes_min(self._request_bytes_max))
+        size = size_in_request(block, self._request_bytes_max)
         self._backlog.add(size)
         batch = Batch(batch_id or self._ids.next_id(), tries, delay, block)
         batch.futures.append(future)

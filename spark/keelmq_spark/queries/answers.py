@@ -21,17 +21,24 @@ _LAGS: Final = r"""
         SELECT type, "group", topic, queue, "offset", offset_end,
                raft_index * 1000000 + CAST(split_part(event_id, ':', 3) AS BIGINT) AS moment
         FROM events WHERE type IN ('PUBLISH', 'ACK', 'RESET') AND NOT starts_with(topic, '%')),
-    ends AS (
-        SELECT topic, queue, max_by("offset", moment) + 1 AS ends FROM own WHERE type = 'PUBLISH' GROUP BY ALL),
+    published AS (
+        SELECT topic, queue, "offset", moment, lag("offset") OVER (PARTITION BY topic, queue ORDER BY moment) AS before
+        FROM own WHERE type = 'PUBLISH'),
+    ends AS (  -- a topic that was deleted and made again begins at a smaller offset
+        SELECT topic, queue, max_by("offset", moment) + 1 AS ends,
+               coalesce(max(moment) FILTER (WHERE before >= "offset"), -1) AS begin
+        FROM published GROUP BY ALL),
+    moves AS (
+        SELECT o.* FROM own o JOIN ends e USING (topic, queue) WHERE o.type <> 'PUBLISH' AND o.moment > e.begin),
     resets AS (
-        SELECT "group", topic, queue, max(moment) AS moment, max_by(offset_end, moment) AS position FROM own
+        SELECT "group", topic, queue, max(moment) AS moment, max_by(offset_end, moment) AS position FROM moves
         WHERE type = 'RESET' GROUP BY ALL),
-    commits AS (
+    commits AS (  -- the largest one: pop consumers acknowledge in any order
         SELECT a."group", a.topic, a.queue, max(a.offset_end) AS position
-        FROM own a LEFT JOIN resets r ON (r."group", r.topic, r.queue) = (a."group", a.topic, a.queue)
-        WHERE a.type = 'ACK' AND a.moment > coalesce(r.moment, 0) GROUP BY ALL),
+        FROM moves a LEFT JOIN resets r ON (r."group", r.topic, r.queue) = (a."group", a.topic, a.queue)
+        WHERE a.type = 'ACK' AND a.moment > coalesce(r.moment, -1) GROUP BY ALL),
     positions AS (
-        SELECT "group", topic, queue, coalesce(c.position, r.position) AS position
+        SELECT "group", topic, queue, greatest(c.position, r.position) AS position
         FROM commits c FULL JOIN resets r USING ("group", topic, queue))
     SELECT "group", topic, sum(greatest(e.ends - p.position, 0)) AS n
     FROM positions p JOIN ends e USING (topic, queue) GROUP BY ALL"""
@@ -221,26 +228,42 @@ def latency(graph: Graph) -> list[Fact]:
     )
 
 
-def redeliveries(graph: Graph, limit: int = LIMIT) -> list[Fact]:
-    """Return the messages that were given back, most often first; `dead_lettered_by` is the group that gave one up."""
+def redeliveries(graph: Graph, limit: int | None = LIMIT, of_topic: int | None = None) -> list[Fact]:
+    """Return the messages that were given back, most often first; `dead_lettered_by` is the group that gave one up.
+    With `of_topic`, no topic has more messages than that.
+    """
     return graph.rows(
-        """SELECT r.dst AS node_id, count(DISTINCT r.src) AS redeliveries,
-                  any_value(replace(d.dst, 'consumer_group:', '')) AS dead_lettered_by
-           FROM edges r LEFT JOIN edges d ON d.kind = 'DEAD_LETTERED' AND d.src = r.dst
-           WHERE r.kind = 'RETRY_OF' GROUP BY r.dst ORDER BY redeliveries DESC, node_id LIMIT ?""",
-        [limit],
+        f"""WITH again AS (
+               SELECT r.dst AS node_id, count(DISTINCT r.src) AS redeliveries,
+                      any_value(replace(d.dst, 'consumer_group:', '')) AS dead_lettered_by
+               FROM edges r LEFT JOIN edges d ON d.kind = 'DEAD_LETTERED' AND d.src = r.dst
+               WHERE r.kind = 'RETRY_OF' GROUP BY r.dst)
+           FROM again QUALIFY ?::BIGINT IS NULL OR row_number() OVER (
+               PARTITION BY {_TOPIC_OF.format("node_id")} ORDER BY redeliveries DESC, node_id) <= ?::BIGINT
+           ORDER BY redeliveries DESC, node_id LIMIT ?""",  # noqa: S608
+        [of_topic, of_topic, limit],
     )
 
 
-def dead_letters(graph: Graph, consumer_group: str | None = None, limit: int = LIMIT) -> list[Fact]:
-    """Return the open dead letters, oldest first: messages that a group gave up and has not processed since."""
+def dead_letters(
+    graph: Graph, consumer_group: str | None = None, limit: int | None = LIMIT, of_topic: int | None = None
+) -> list[Fact]:
+    """Return the open dead letters, oldest first: messages that a group gave up and has not processed since. With
+    `of_topic`, no topic has more messages than that.
+    """
     return graph.rows(
-        f"""SELECT d.src AS node_id, replace(d.dst, 'consumer_group:', '') AS consumer_group, min(d.ts) AS dead_since,
-                  any_value(n.attrs.key) AS key, any_value(n.attrs."group") AS producer_group, min(n.first_ts) AS sent
-           FROM edges d LEFT JOIN (FROM nodes ANTI JOIN others USING (node_id, first_ts)) n ON n.node_id = d.src
-           WHERE {_IS_OPEN} AND (? IS NULL OR d.dst = ?)
-           GROUP BY d.src, d.dst ORDER BY dead_since, node_id, consumer_group LIMIT ?""",  # noqa: S608
-        [*[consumer_group and schema.node(schema.CONSUMER_GROUP, consumer_group)] * 2, limit],
+        f"""WITH dead AS (
+               SELECT d.src AS node_id, replace(d.dst, 'consumer_group:', '') AS consumer_group,
+                      min(d.ts) AS dead_since, any_value(n.attrs.key) AS key,
+                      any_value(n.attrs."group") AS producer_group, min(n.first_ts) AS sent
+               FROM edges d LEFT JOIN (FROM nodes ANTI JOIN others USING (node_id, first_ts)) n ON n.node_id = d.src
+               WHERE {_IS_OPEN} AND (? IS NULL OR d.dst = ?) GROUP BY d.src, d.dst),
+           told AS (  -- a message may be the dead letter of several groups
+               SELECT node_id FROM dead GROUP BY node_id QUALIFY ?::BIGINT IS NULL OR row_number() OVER (
+                   PARTITION BY {_TOPIC_OF.format("node_id")} ORDER BY min(dead_since), node_id) <= ?::BIGINT)
+           FROM dead SEMI JOIN told USING (node_id)
+           ORDER BY dead_since, node_id, consumer_group LIMIT ?""",  # noqa: S608
+        [*[consumer_group and schema.node(schema.CONSUMER_GROUP, consumer_group)] * 2, of_topic, of_topic, limit],
         prepared=True,
     )
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from keelmq_spark.queries import story_lanes, swimlanes
 from keelmq_spark.queries.drawing import AddressOf, cut, linked, no_address, shown
-from keelmq_spark.queries.story_lanes import Story
+from keelmq_spark.queries.story_lanes import Story, node_of
 from keelmq_spark.queries.swimlanes import (
     BAR_HEIGHT,
     LANE_WIDTH,
@@ -168,7 +168,7 @@ def _bar(placed: PlacedBar, all_placed: Placed) -> str:
         f'height="{height}" fill="{colour}" stroke="{_darker(colour)}" stroke-width="0.5"{pale}/>'
         for piece in placed.pieces
     )
-    name = placed.row.partition("|")[0].partition(":")[2]
+    name = node_of(placed.row).partition(":")[2]
     return f'<g data-key="{shown(placed.row)}">{rects}<title>{shown(f"{name}: {bar.text}{lasted}")}</title></g>'
 
 
@@ -189,12 +189,12 @@ def _arrows(story: Story, placed: Placed) -> list[str]:
 def _labels(story: Story, placed: Placed, node_id: str, link: AddressOf) -> list[str]:
     parts = []
     for key, y in placed.rows.items():
-        marked = ' font-weight="bold" fill="#1d4ed8"' if key.partition("|")[0] == node_id else ' fill="#334155"'
+        marked = ' font-weight="bold" fill="#1d4ed8"' if node_of(key) == node_id else ' fill="#334155"'
         text = (
             f'<text class="label" x="{MARGIN + LANE_WIDTH}" y="{y + 4:.1f}"{marked}>'
             f"{shown(cut(story.labels[key], _LABEL_LENGTH_MAX))}</text>"
         )
-        text = linked(link(key.partition("|")[0]), text)
+        text = linked(link(node_of(key)), text)
         parts.append(f'<g data-key="{shown(key)}"><title>{shown(key)}</title>{text}</g>')
     return parts
 

@@ -4,6 +4,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from keelmq_spark.queries import answers
@@ -18,10 +19,15 @@ NAME_MAX: Final = 60
 _GROUPS: Final = (schema.PRODUCER_GROUP, schema.CONSUMER_GROUP)
 _LATEST: Final = """
     SELECT node_id, topic, state, sent FROM (
-        SELECT node_id, attrs.topic AS topic, any_value(state) AS state, max(last_ts) AS sent,
+        SELECT node_id, attrs.topic AS topic, max_by(state, coalesce(attrs.raft_index, 0)) AS state,
+               max(last_ts) AS sent,
                row_number() OVER (PARTITION BY attrs.topic ORDER BY max(last_ts) DESC, node_id) AS place
-        FROM nodes WHERE kind = 'message' AND NOT starts_with(attrs.topic, '%') GROUP BY node_id, attrs.topic)
+        FROM (FROM nodes ANTI JOIN others USING (node_id, first_ts))
+        WHERE kind = 'message' AND NOT starts_with(attrs.topic, '%') GROUP BY node_id, attrs.topic)
     WHERE place <= ? ORDER BY sent DESC, node_id"""
+"""The latest messages of each topic, merged as a graph merges them."""
+_OWN_NAME: Final = re.compile(rf"(?:topic|service|message)-[A-Za-z0-9._-]{{0,{NAME_MAX}}}-[0-9a-f]{{20}}\.html")
+"""Names that `file_of` makes."""
 
 
 class _Told(NamedTuple):
@@ -38,7 +44,21 @@ def file_of(node_id: str) -> str:
     kind, _, name = node_id.partition(":")
     kind = "service" if kind in _GROUPS else kind
     readable = re.sub(r"[^A-Za-z0-9._-]+", "_", name)[:NAME_MAX]
-    return f"{kind}-{readable}-{hashlib.sha256(f'{kind}:{name}'.encode()).hexdigest()[:8]}.html"
+    return f"{kind}-{readable}-{hashlib.sha256(f'{kind}:{name}'.encode()).hexdigest()[:20]}.html"
+
+
+def write_pages(graph: Graph, directory: Path, stories: int) -> int:
+    """Write all pages into the directory, remove those of an earlier time that are not among them, and return how many
+    there are. Other files stay.
+    """
+    written = set()
+    for name, text in pages(graph, stories):
+        (directory / name).write_text(text, encoding="utf-8", newline="\n")
+        written.add(name)
+    for path in directory.iterdir():
+        if _OWN_NAME.fullmatch(path.name) and path.name not in written and path.is_file():
+            path.unlink()
+    return len(written)
 
 
 def pages(graph: Graph, stories: int) -> Iterator[tuple[str, str]]:
@@ -81,14 +101,15 @@ def _names(fact: Fact, kind: str) -> Sequence[str | None]:
 def _told(graph: Graph, stories: int) -> list[_Told]:
     """Return the messages that have a page."""
     found: dict[str, _Told] = {}
-    for row in answers.dead_letters(graph):
+    for row in answers.dead_letters(graph, limit=None, of_topic=stories):
         why = f"dead letter of {row['consumer_group']}"
         found.setdefault(row["node_id"], _Told(row["node_id"], _topic_of(row["node_id"]), why, row["dead_since"]))
-    again = {row["node_id"]: row["redeliveries"] for row in answers.redeliveries(graph)}
+    given_back = answers.redeliveries(graph, limit=None, of_topic=stories)
+    again = {row["node_id"]: row["redeliveries"] for row in given_back}
     for node in graph.nodes(again):
         key, why = node["node_id"], f"{again[node['node_id']]} redeliveries"
         found.setdefault(key, _Told(key, _topic_of(key), why, node["first_ts"]))
-    for row in graph.rows(_LATEST, [stories]):
+    for row in graph.rows(_LATEST, [stories], prepared=True):
         found.setdefault(row["node_id"], _Told(row["node_id"], row["topic"], row["state"], row["sent"]))
     left: dict[str, int] = {}
     kept = []

@@ -36,6 +36,9 @@ OTHER: Final = "other causes"
 UNKNOWN: Final = "not in the tables"
 """Lane of causes that are in no table."""
 
+_AT: Final = "@"
+"""Character in the keys of rows that no name and no id has. Names have no space and no colon either."""
+
 _BEFORE: Final = 0
 _STORED: Final = 1
 _SEEN: Final = 2
@@ -288,7 +291,8 @@ def _in_group(
         start = begin if begin is not None else at
         end = max(at, start)
         if kind == "DLQ again":
-            dead = rows.row(f"{message}|{fact['topic']}", schema.node(schema.TOPIC, fact["topic"]), message_id)
+            dead_letters = schema.node(schema.TOPIC, fact["topic"])
+            dead = rows.row(f"{message}{_AT}{dead_letters}", dead_letters, message_id)
             rows.bars[dead].append(Bar(at, at, DEAD, DEAD))
             rows.link(key, dead, at)
             if is_waiting:
@@ -314,7 +318,12 @@ def _in_group(
 
 def in_group(message: str, group: str) -> str:
     """Return the key of the row of a message in a group."""
-    return f"{message}|{group}"
+    return f"{message}{_AT}{group}"
+
+
+def node_of(key: str) -> str:
+    """Return the node of a row: the message, where the row is of a message in a group."""
+    return key.partition(_AT)[0]
 
 
 def _sent(
@@ -337,12 +346,12 @@ def _sent(
     others = [cause for cause in causes if cause in outside]
     if len(others) > OTHERS_MAX:  # a handler of batches
         lane = OTHER if producer is None else _service(producer)
-        rows.link(rows.row(f"{message}|causes", lane, f"{len(others)} other messages"), sender, sent)
+        rows.link(rows.row(f"{message}{_AT}{OTHER}", lane, f"{len(others)} other messages"), sender, sent)
         causes = [cause for cause in causes if cause not in outside]
     for cause in causes:
         rows.link(_handler(rows, cause, producer, outside.get(cause), sent), sender, sent)
     if not causes and not others and sender == message and producer is not None:
-        rows.link(rows.row(f"{producer}|sends", _service(producer), "sends"), message, at)
+        rows.link(rows.row(f"{producer}{_AT}sends", _service(producer), "sends"), message, at)
 
 
 def _handler(rows: _Rows, cause: str, group: str | None, outside: str | None, at: Point) -> str:

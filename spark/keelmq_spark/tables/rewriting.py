@@ -17,13 +17,13 @@ import pyarrow.parquet as pq
 from keelmq_spark.tables.layout import COMPACTED_LEVEL, ENCODINGS, LOOKED_UP, SORTED_BY
 
 ROW_GROUP_ROWS: Final = 150_000
+"""Maximum number of rows in a row group. Bloom filters have sizes that are powers of two, and for so many ids the next
+one is nearly full (BLOOM_FPP)."""
 PAGE_ROWS: Final = 50_000
 """Maximum number of rows in a page. Pages are compressed each for itself: with 20,000 rows, the usual number, tables
 take a tenth more room, with 150,000 a look-up takes a third more time."""
 PAGE_BYTES: Final = 8 * 1024 * 1024
 """Size at which a page ends at the latest: above that of so many rows."""
-"""Maximum number of rows in a row group. Bloom filters have sizes that are powers of two, and for so many ids the next
-one is nearly full (BLOOM_FPP)."""
 BLOOM_FPP: Final = 0.05
 """Share of the ids that are not in a row group, for which its Bloom filter has it read nevertheless."""
 MERGED_FILE_BYTES: Final = 128 * 1024 * 1024

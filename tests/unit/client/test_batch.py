@@ -18,9 +18,10 @@ from keelmq.blocks.batch import (
     entry_of,
     key_bytes_min,
     received_messages,
+    size_in_request,
 )
 from keelmq.errors import Corrupt, InvalidRequest, LimitExceeded
-from keelmq.limits import BATCH_MESSAGES_MAX, BODY_BYTES_MAX, REQUEST_KEYS_MAX
+from keelmq.limits import BATCH_MESSAGES_MAX, BODY_BYTES_MAX, REQUEST_KEYS_MAX, REQUEST_PROPERTIES_MAX
 from keelmq.message import Message
 from tests.patience import PATIENCE_S
 
@@ -70,6 +71,18 @@ def test_keys_and_explicit_ids_of_a_batch_are_counted_together() -> None:
     assert encode_messages([message] * (REQUEST_KEYS_MAX // 2)).keys == REQUEST_KEYS_MAX
     with pytest.raises(LimitExceeded, match="batch_too_large"):
         encode_messages([message] * (REQUEST_KEYS_MAX // 2) + [Message(body=b"x", message_id="m")])
+
+
+@pytest.mark.parametrize("request_bytes", [10_000, 1 << 20, 8 << 20])
+@pytest.mark.parametrize("compressed", [False, True])
+def test_blocks_that_fit_a_request_are_within_its_limits_of_keys_and_properties(
+    request_bytes: int, compressed: bool
+) -> None:
+    message = Message(body=b"x", properties={f"{number}": "" for number in range(100)})
+    block = encode_messages([message] * 20, compressed=compressed)
+    assert request_bytes // size_in_request(block, request_bytes) * 2_000 <= REQUEST_PROPERTIES_MAX
+    block = encode_messages([Message(body=b"x", keys=["k"])] * 20, compressed=compressed)
+    assert request_bytes // size_in_request(block, request_bytes) * 20 <= REQUEST_KEYS_MAX
 
 
 def test_plain_bodies_are_arrays_of_one_element() -> None:

@@ -60,6 +60,7 @@ PAIRS: Final = (
     Pair("users without quotas", principals.RESERVED_NAMES, frozenset(quota_file.NOT_USERS)),
     Pair("name of strangers", principals.ANONYMOUS_NAME, quotas.ANONYMOUS),
     Pair("prefix of join tokens", cluster.limits.JOIN_PREFIX, definitions.JOIN_PREFIX),
+    Pair("properties of a request", cluster.limits.REQUEST_PROPERTIES_MAX, sdk_limits.REQUEST_PROPERTIES_MAX),
     Pair("system topics", frozenset(topics.SYSTEM_TOPICS), sdk_limits.SYSTEM_TOPICS),
     Pair("topics of groups", (topics.RETRY_PREFIX, topics.DLQ_PREFIX), sdk_limits.GROUP_TOPIC_PREFIXES),
     Pair("topics of groups for Spark", (topics.RETRY_PREFIX, topics.DLQ_PREFIX), spark_schema.GROUP_TOPICS),

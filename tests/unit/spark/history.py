@@ -35,6 +35,10 @@ class History:
     def publish(self, topic: str, *message_ids: str, queue: int = 0, **fields: Any) -> int:
         return self.entry(*(self.published(topic, each, queue, **fields) for each in message_ids))
 
+    def restart(self, topic: str) -> None:
+        """Have the offsets of a topic begin anew, as when it was deleted and made again; the log does not tell that."""
+        self._ends = {place: end for place, end in self._ends.items() if place[0] != topic}
+
     def published(self, topic: str, message_id: str, queue: int = 0, **fields: Any) -> dict[str, Any]:
         offset = self._ends.get((topic, queue), 0)
         self._ends[topic, queue] = offset + 1

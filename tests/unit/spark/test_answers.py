@@ -158,7 +158,7 @@ def test_causes_without_a_topic_are_followed_everywhere(tmp_path: Path) -> None:
         assert unknown == ["message:invoices/i-0"]
         for node_id in ("message:orders/o-0", "message:shipments/s-0"):
             texts = [each.text for each in ElementTree.fromstring(story_picture(graph, node_id)).iter()]
-            assert {"o-0", "s-0", "message:orders/o-0|shipping → message:shipments/s-0"} <= set(texts)
+            assert {"o-0", "s-0", "message:orders/o-0@shipping → message:shipments/s-0"} <= set(texts)
             assert "?/o-0" not in texts
 
 

@@ -111,9 +111,9 @@ def test_a_story_is_the_documented_picture(boxes: int) -> None:
 def test_what_became_of_a_message_is_told_by_states(tmp_path: Path) -> None:
     of = told(tmp_path, shop(), "message:orders/later-0")
     assert states(of, "message:orders/later-0") == [schema.SCHEDULED, schema.PUBLISHED]
-    assert states(of, "message:orders/later-0|audit") == [PROCESSED]
-    assert states(of, "message:orders/later-0|shipping") == [GIVEN_BACK, WAITS, DEAD, WAITS]
-    assert states(of, "message:orders/later-0|%DLQ%shipping") == [DEAD]
+    assert states(of, "message:orders/later-0@audit") == [PROCESSED]
+    assert states(of, "message:orders/later-0@shipping") == [GIVEN_BACK, WAITS, DEAD, WAITS]
+    assert states(of, "message:orders/later-0@topic:%DLQ%shipping") == [DEAD]
     assert [row.lane for row in of.rows] == [
         "service:web", "topic:orders", "service:audit", "service:shipping", "topic:%DLQ%shipping",
     ]  # fmt: skip
@@ -129,12 +129,12 @@ def test_transactions_are_told_from_prepared_to_decided(tmp_path: Path) -> None:
     assert states(discarded, "transaction:t3") == [schema.DISCARDED] * 3, "until the check, the discard, and now"
     assert states(discarded, "message:orders/t3-0") == [schema.HALF, schema.DISCARDED]
     assert states(committed, "transaction:t1") == [schema.COMMITTED]
-    assert committed.labels["message:orders/b-0|shipping"] == "orders/b-0", "outside the story, it has its topic"
+    assert committed.labels["message:orders/b-0@shipping"] == "orders/b-0", "outside the story, it has its topic"
     assert {(link.source, link.target) for link in committed.links} >= {
         ("transaction:t1", "message:orders/t1-0"),
-        ("message:orders/t1-0", "message:orders/t1-0|shipping"),
-        ("message:orders/t1-0|shipping", "message:shipments/s-1"),
-        ("message:orders/b-0|shipping", "message:shipments/s-1"),
+        ("message:orders/t1-0", "message:orders/t1-0@shipping"),
+        ("message:orders/t1-0@shipping", "message:shipments/s-1"),
+        ("message:orders/b-0@shipping", "message:shipments/s-1"),
     }
 
 
@@ -145,7 +145,7 @@ def test_handlers_that_are_at_work_unknown_causes_and_traces_are_told(tmp_path: 
     log.publish("other", "a-0")
     log.publish("bills", "b-1", causation_id="orders/o-0,gone/x-0,other/a-0")
     of = told(tmp_path, log, "message:orders/o-0")
-    assert states(of, "message:orders/o-0|billing") == [OPEN]
+    assert states(of, "message:orders/o-0@billing") == [OPEN]
     lanes = {row.key: row.lane for row in of.rows}
     assert (lanes["message:gone/x-0"], lanes["message:other/a-0"]) == (UNKNOWN, OTHER)
     assert ("message:orders/o-0", "message:bills/b-1") in {(link.source, link.target) for link in of.links}
@@ -162,8 +162,27 @@ def test_the_other_messages_of_a_batch_handler_have_one_row(group: str | None, t
     log.ack("ledger", "readings", 0, 20)
     of = told(tmp_path, log, "message:readings/r-7")
     assert len(of.rows) == 5, "the producer, the message, at the group, the others, the total"
-    assert of.labels["message:totals/t-0|causes"] == "19 other messages"
+    assert of.labels["message:totals/t-0@other causes"] == "19 other messages"
     assert faults(of, place_lanes(of.rows, of.links, 50)) == []
+
+
+def test_names_with_a_bar_and_groups_with_the_words_of_rows_are_told_apart(tmp_path: Path) -> None:
+    log = History()
+    names = [f"r-{number}" for number in range(5)]
+    log.publish("a|b", *names, group="meter")
+    log.publish("totals", "t-0", group="ledger", causation_id=",".join(f"a|b/{name}" for name in names))
+    log.ack("causes", "totals", 0, 1)
+    log.retry("%DLQ%g", "totals", 0, "t-0", kind="DLQ")
+    of = told(tmp_path, log, "message:totals/t-0")
+    assert states(of, "message:totals/t-0@causes") == [PROCESSED]
+    assert {"message:totals/t-0@causes", "message:totals/t-0@%DLQ%g"} < {row.key for row in of.rows}
+    root = ElementTree.fromstring(drawn(tmp_path, "message:a|b/r-0"))
+    links = {each.attrib["href"] for each in root.iter() if "href" in each.attrib}
+    assert {"message:a|b-r-0.html", "topic:a|b.html"} <= links
+    titles = [each.text or "" for each in root.iter("{http://www.w3.org/2000/svg}title")]
+    assert any(title.startswith("a|b/r-0: published") for title in titles)
+    marked = [each.text for each in root.iter() if each.attrib.get("class") == "label" and "font-weight" in each.attrib]
+    assert "r-0" in marked
 
 
 def test_messages_that_are_too_many_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

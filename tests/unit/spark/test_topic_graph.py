@@ -1,6 +1,9 @@
 """The numbers of the topic graph, and the pages that lead from it to groups, topics and stories."""
 
+import os
 import re
+import subprocess
+import sys
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -48,6 +51,32 @@ def test_the_lag_of_a_group_is_what_it_has_not_passed_in_its_queues(tmp_path: Pa
     found = consumed(tmp_path, log)
     assert found[("orders", "shipping")][1] == 3 + 2
     assert found[("orders", "audit")][1] == 5
+
+
+def test_positions_in_a_topic_that_was_deleted_and_made_again_count_anew(tmp_path: Path) -> None:
+    log = History()
+    log.publish("orders", *(f"old-{number}" for number in range(100)))
+    log.publish("orders", "other", queue=1)
+    log.ack("shipping", "orders", 0, 100)
+    log.ack("shipping", "orders", 0, 1, queue=1)
+    log.ack("gone", "orders", 0, 100)
+    log.reset("moved", "orders", None, 90)
+    log.restart("orders")
+    log.publish("orders", *(f"new-{number}" for number in range(50)))
+    log.ack("shipping", "orders", 0, 10)
+    log.reset("back", "orders", None, 7)
+    found = consumed(tmp_path, log)
+    assert {group: lag for (_, group), (_, lag, _) in found.items() if lag is not None} == {"shipping": 40, "back": 43}
+    log.publish("orders", *(f"more-{number}" for number in range(100)))
+    assert consumed(tmp_path, log)[("orders", "shipping")][1] == 140, "also when there are more than before"
+
+
+def test_messages_that_are_acknowledged_in_any_order_do_not_move_a_group_back(tmp_path: Path) -> None:
+    log = History()
+    log.publish("orders", *"abcdef")
+    log.ack("pop", "orders", 2, 5)
+    log.ack("pop", "orders", 0, 1)
+    assert consumed(tmp_path, log)[("orders", "pop")][1] == 1
 
 
 def test_dead_letters_are_counted_until_they_are_processed_also_where_nothing_else_was(tmp_path: Path) -> None:
@@ -120,6 +149,79 @@ def test_the_command_writes_the_pages(tmp_path: Path) -> None:
     assert (directory / file_of("message:orders/later-0")).exists(), "a dead letter"
     missing = CliRunner().invoke(app, ["pages", str(tmp_path / "b"), "--tables", str(tmp_path / "nothing")])
     assert (missing.exit_code, (tmp_path / "b").exists()) == (1, False)
+
+
+def test_each_topic_has_its_own_stories_however_many_another_one_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for listing in (answers.dead_letters, answers.redeliveries):
+        defaults = tuple(3 if value == 1_000 else value for value in listing.__defaults__ or ())
+        monkeypatch.setattr(listing, "__defaults__", defaults)
+    log = History()
+    log.publish("a", *(f"a-{number}" for number in range(4)))
+    log.publish("b", *(f"b-{number}" for number in range(9)))
+    for number in range(4):
+        for group in ("g", "h"):
+            log.retry(group, "a", number, f"a-{number}", kind="DLQ")
+    for attempt in (1, 2):
+        for number in range(4):
+            log.retry("g", "a", number, f"a-{number}", attempt=attempt)
+            log.publish("%RETRY%g", f"a-{number}", attempt=attempt)
+    log.retry("g", "b", 2, "b-2", kind="DLQ")
+    log.retry("g", "b", 1, "b-1")
+    log.publish("%RETRY%g", "b-1", attempt=1)
+    log.write(tmp_path)
+    with Graph(tmp_path) as graph:
+        found = dict(pages(graph, 2))
+        assert len(answers.dead_letters(graph)) == 3
+        assert len(answers.dead_letters(graph, limit=None)) == 9
+    stories = {each for each in found if each.startswith("message-")}
+    assert stories == {file_of(f"message:{name}") for name in ("a/a-0", "a/a-1", "b/b-2", "b/b-1")}
+
+
+def test_a_story_is_told_as_what_its_message_is(tmp_path: Path) -> None:
+    log = History()
+    for number in range(3):
+        log.half(f"t{number}", "orders", f"m-{number}")
+        log.decide("ROLLBACK", f"t{number}")
+        log.publish("orders", f"m-{number}")
+    log.write(tmp_path)
+    with Graph(tmp_path) as graph:
+        index = dict(pages(graph, 100))["index.html"]
+    assert index.count("<td>published</td>") == 3
+    assert "rolled_back" not in index
+
+
+def test_pages_that_are_no_longer_told_are_removed_and_nothing_else(tmp_path: Path) -> None:
+    log = History()
+    log.publish("orders", "m-1", group="web")
+    log.write(tmp_path / "tables")
+    command = ["pages", str(tmp_path / "pages"), "--stories", "1", "--tables", str(tmp_path / "tables")]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    kept = ["notes.html", "topic-orders.html", "message-orders_m-1-0123456789.html", "data-" + "0" * 20 + ".html"]
+    for name in kept:
+        (tmp_path / "pages" / name).write_text("mine")
+    (tmp_path / "pages" / file_of("topic:a directory")).mkdir()
+    kept += ["index.html", *map(file_of, ("topic:a directory", "topic:orders", "service:web", "message:orders/m-2"))]
+    log.publish("orders", "m-2", group="web")
+    log.write(tmp_path / "tables")
+    done = CliRunner().invoke(app, command)
+    assert done.stdout.startswith("4 pages: ")
+    assert {path.name for path in (tmp_path / "pages").iterdir()} == set(kept)
+
+
+def test_names_of_pages_have_enough_of_the_hash_that_no_one_finds_two_of_a_name() -> None:
+    assert re.fullmatch(r"topic-orders-[0-9a-f]{20}\.html", file_of("topic:orders"))
+
+
+def test_a_picture_is_the_same_file_in_any_locale(tmp_path: Path) -> None:
+    shop().write(tmp_path / "tables")
+    picture = tmp_path / "story.svg"
+    command = ["show", "orders/a-0", "--json", "--tables", str(tmp_path / "tables"), "--picture", str(picture)]
+    plain = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    code = "from keelmq_spark.cli import main; main()"
+    subprocess.run([sys.executable, "-c", code, *command], env=plain, check=True, capture_output=True)
+    assert " → " in picture.read_text(encoding="utf-8")
 
 
 def test_tables_without_a_row_have_a_page(tmp_path: Path) -> None:

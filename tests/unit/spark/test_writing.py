@@ -9,7 +9,9 @@ import pytest
 from pyspark.sql.types import ArrayType, IntegerType, StructType
 
 from keelmq import Message
+from keelmq.blocks.batch import encode_messages
 from keelmq.errors import IdempotencyConflict
+from keelmq.limits import BLOCK_BYTES_MAX
 from keelmq_spark import writing
 from keelmq_spark.options_of_sink import SinkOptions
 from keelmq_spark.writing import IN_FLIGHT, KeelMQStreamWriter, KeelMQWriter, batched, messages_of
@@ -80,12 +82,46 @@ def test_batches_have_one_place_and_bounds(monkeypatch: pytest.MonkeyPatch) -> N
     assert found == [("a", [b"1", b"3"]), ("b", [b"2", b"5"]), ("a", [b"4"])]
     keyed = list(messages_of(options(), "s", [rows(value=["1", "2"], key=["k", None])]))
     assert [len(batch) for _, batch in batched(keyed, 10)] == [1, 1]
-    monkeypatch.setattr(writing, "BATCH_BYTES", 10)
+    monkeypatch.setattr(writing, "BATCH_BYTES", 200)
     large = list(messages_of(options(), "s", [rows(value=["x" * 6] * 5)]))
     assert [len(batch) for _, batch in batched(large, 100)] == [2, 2, 1]
     many_keys = list(messages_of(options(), "s", [rows(value=["x"] * 200, keys=[["k"] * 32] * 200)]))
     monkeypatch.setattr(writing, "BATCH_BYTES", 1_000_000)
     assert [len(batch) for _, batch in batched(many_keys, 1_000)] == [97, 97, 6]
+
+
+def batches_of(batch: Any, batch_messages: int, **given: str) -> list[list[Message]]:
+    return [list(each) for _, each in batched(messages_of(options(**given), "s", [batch]), batch_messages)]
+
+
+def property_maps(of_row: Sequence[tuple[str, str]], count: int) -> Any:
+    return pa.array([of_row] * count, pa.map_(pa.string(), pa.string()))
+
+
+def test_a_batch_is_a_block_that_the_broker_takes_whatever_its_rows_have_besides_bodies() -> None:
+    count = 1_000
+    large = [(f"p{n}", "x" * 3_000) for n in range(3)]
+    for batch in (
+        rows(value=["x"] * count, properties=property_maps(large, count)),
+        rows(value=["x"] * count, properties=property_maps([("p", "\N{GRINNING FACE}" * 8_000)], count)),
+    ):
+        found = batches_of(batch, count)
+        assert sum(map(len, found)) == count
+        for each in found:
+            assert encode_messages(each).unpacked_bytes <= BLOCK_BYTES_MAX // 4
+    tagged = rows(value=["x"] * 5_000, tag=["t" * 255] * 5_000, keys=[["k" * 255]] * 5_000)
+    assert len(batches_of(tagged, 5_000, onceBy="batch")) == 3, "tags and keys count"
+
+
+def test_a_batch_has_half_of_the_properties_of_a_request() -> None:
+    many = rows(value=["x"] * 120, properties=property_maps([(f"{n}", "") for n in range(1_000)], 120))
+    assert [len(each) for each in batches_of(many, 1_000)] == [50, 50, 20]
+
+
+def test_rows_without_ids_count_no_ids() -> None:
+    batch = rows(value=["x"] * 5_000)
+    assert [len(each) for each in batches_of(batch, 5_000, onceBy="batch")] == [5_000]
+    assert [len(each) for each in batches_of(batch, 5_000)] == [3_200, 1_800]
 
 
 class ScriptedProducer:
