@@ -363,8 +363,8 @@ class StateMachine(Queries):
         applied = self._applied
         applied.next_topic_id = self._topics.next_id
         applied.next_group_id = self._groups.next_id
-        self._index.touched.clear()  # hashed already: a write that is tried for hours would add to it each time
-        self._index.put(keys.META_APPLIED, _encode(applied))
+        if not self.waits_for_index:  # otherwise it is staged already, by the write that is tried again now
+            self._index.put(keys.META_APPLIED, _encode(applied))
         if not self._index.try_commit():
             return False
         self._written_index = applied.index
