@@ -16,6 +16,8 @@ from cluster.security.access import of_group
 from store.commands.groups import GroupPause, GroupPauseSet, PauseGroup
 from store.features import FEATURES
 
+logger = logging.getLogger(__name__)
+
 
 class PauseRequest(Request, kw_only=True, frozen=True):
     """Names who pauses or resumes the group, and why; kept in the log."""
@@ -54,8 +56,6 @@ def told_pause(core: Core, pause: GroupPause | None) -> PauseView | UnsetType | 
     """
     return pause_view(pause) if FEATURES.knows("PauseGroup", core.state.feature_level) else UNSET
 
-
-logger = logging.getLogger(__name__)
 
 _decoder: Final = msgspec.json.Decoder(PauseRequest)
 

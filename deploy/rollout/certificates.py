@@ -42,9 +42,8 @@ class Certificates:
     def make_authority(self) -> None:
         """Make the authority beside its directory, which it becomes at once."""
         beginning = f".{self.directory.name}.making-"
-        for left in self.directory.parent.glob(
-            f"{glob.escape(beginning)}*"
-        ):  # by a tool that was killed; it never signed anything
+        # What a tool that was killed has left never signed anything.
+        for left in self.directory.parent.glob(f"{glob.escape(beginning)}*"):
             shutil.rmtree(left, ignore_errors=True)
         with tempfile.TemporaryDirectory(prefix=beginning, dir=self.directory.parent) as beside:
             made = Path(beside) / "pki"

@@ -72,11 +72,6 @@ class SnapshotReceiver:
         """Approximate percentage of the snapshot that has arrived; None while none is received."""
         return None if self._incoming is None else self._incoming.percent
 
-    @property
-    def receives(self) -> bool:
-        """True while a transfer is under way."""
-        return self._incoming is not None
-
     def abort(self, reason: str) -> None:
         """Throw the received part away, in the background, and log the reason. Does nothing while none is received."""
         incoming, self._incoming = self._incoming, None

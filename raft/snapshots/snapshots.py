@@ -256,7 +256,7 @@ class Snapshots:
 
     def look(self) -> None:
         """Go on with a transfer to this node that waits for its disk."""
-        if self._receiver is not None and self._receiver.receives:
+        if self._receiver is not None:
             if self._differs():
                 self._receiver.abort(DIFFERS)
             else:

@@ -90,9 +90,7 @@ class Pops:
         group = self._groups.pop(command, topic, at)
         group_id = group.record.id
         due_ms = at.clock_ms + command.invisible_ms
-        if (
-            self._groups.pause(command.group) is not None
-        ):  # it begins where it would, so that nothing is passed by on resume
+        if self._groups.pause(group.name) is not None:  # it has begun, so that nothing is passed by on resume
             return Popped(group.name, (), due_ms)
         taken = _Taken(min(command.max_messages, room))
         commits = encoded_commits(at, "", command.client_id, popped=True)

@@ -83,7 +83,7 @@ class QueriesOnGroups:
         return self._groups.pause(group)
 
     def paused_groups(self) -> list[tuple[str, int]]:
-        """Return the groups that are paused, by name, each with the time since when; visits each group."""
+        """Return the groups that are paused, by name, each with the time since when."""
         return self._groups.paused()
 
     def take_paused_groups(self) -> tuple[str, ...]:
