@@ -134,7 +134,7 @@ chaos: $(TOOLS) ## faults on real nodes under load: MINUTES=60 NEMESIS=network,d
 strangers: $(TOOLS) ## attempts with false, foreign and withdrawn credentials at every port of a closed cluster: ATTEMPTS=10000, SEED=7 to repeat
 	@$(BIN)/python -m tests.strangers --attempts $(ATTEMPTS) $(if $(SEED),--seed $(SEED))
 
-fuzz: $(TOOLS) ## bytes nobody should send, to everything that parses: MINUTES=10, or SEED=7 to repeat a round
+fuzz: $(TOOLS) $(SPARK) ## bytes nobody should send, to everything that parses: MINUTES=10, or SEED=7 to repeat a round
 	@$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(FUZZ_ARGS)
 
 soak: $(TOOLS) ## a steady load with short retention; disk and memory of each node must be flat: MINUTES=30
