@@ -202,7 +202,7 @@ def restore(given: Sequence[str]) -> int:
         "--restore-id", metavar="ID", help="the same for all nodes; made and printed when it is missing"
     )
     parser.add_argument(
-        "--segment-bytes", type=int, default=SEGMENT_BYTES_DEFAULT, help="as for the node (default: %(default)s)"
+        "--segment-bytes", type=int, default=SEGMENT_BYTES_DEFAULT, help="the node's (default: %(default)s)"
     )
     parsed = parser.parse_args(given)
     return restore_command(
@@ -234,7 +234,7 @@ def recover(given: Sequence[str]) -> int:
         help="do it: what was acknowledged and is not in this node's log is lost",
     )
     parser.add_argument(
-        "--segment-bytes", type=int, default=SEGMENT_BYTES_DEFAULT, help="as for the node (default: %(default)s)"
+        "--segment-bytes", type=int, default=SEGMENT_BYTES_DEFAULT, help="the node's (default: %(default)s)"
     )
     parsed = parser.parse_args(given)
     return recover_command(parsed.data_dir, parsed.peer, accepted=parsed.accepted, segment_bytes=parsed.segment_bytes)

@@ -23,7 +23,7 @@ from deploy.reporting.report import Report
 from store.version import VERSION
 
 SCRIPTS: Final = ROOT / "deploy" / "debian"
-"""What runs when the package is installed and removed, and its configuration file."""
+"""Scripts that run when the package is installed and removed, and its configuration file."""
 MAINTAINER_SCRIPTS: Final = ("postinst", "prerm", "postrm")
 LIBRARIES: Final = Path("usr", "lib", "keelmq")
 CONFFILES: Final = ("etc/keelmq/single.toml",)

@@ -32,7 +32,7 @@ READ_BYTES: Final = 64 * 1024
 ESCAPE: Final = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 INCOMPLETE: Final = re.compile(r"\x1b(?:\[[?0-9;]*|\][^\x07\x1b]*)?$")
 WEB_FONT: Final = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
-"""What rich writes into an SVG to load its font: without it, the picture refers to nothing on the network."""
+"""Rule by which an SVG of rich loads its font: without the rule, the picture refers to nothing on the network."""
 
 FONTS: Final = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono'"
 

@@ -23,13 +23,13 @@ LOST_ELSEWHERE: Final = (
 
 
 def check_term(own: int, told: int) -> None:
-    """Raises ProtocolError for a term that no election can have reached: once adopted, it could hardly be raised."""
+    """Raise ProtocolError for a term that no election can have reached: once adopted, it could hardly be raised."""
     if told - own > TERM_LEAP_MAX:
         raise ProtocolError(f"a peer names term {told}, which no election can have reached: this node knows term {own}")
 
 
 def check_past(term: int, *told: int) -> None:
-    """Raises ProtocolError for a term of which a peer tells although its own, `term`, is earlier."""
+    """Raise ProtocolError for a term of which a peer tells although its own, `term`, is earlier."""
     if max(told) > term:
         raise ProtocolError(f"a peer tells of term {max(told)}, and its own is {term}")
 
@@ -41,7 +41,7 @@ class Distrust:
         self._contradicted = 0
 
     def contradicted(self, reason: str) -> NoReturn:
-        """Raises ProtocolError, which closes the connection; SafetyViolation at call CONTRADICTIONS_MAX."""
+        """Raise ProtocolError, which closes the connection; SafetyViolation at call CONTRADICTIONS_MAX."""
         self._contradicted += 1
         if self._contradicted >= CONTRADICTIONS_MAX:
             raise SafetyViolation(reason)

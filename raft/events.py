@@ -13,7 +13,7 @@ class NodeEvents:
     on_fatal: Callable[[str], None]
     """Going on could lose or fork data, for the reason given: the process must end."""
     on_outdated: Callable[[str], None] | None = None
-    """This build does not know the cluster's feature level; by default told to `on_fatal`."""
+    """Called when this build does not know the cluster's feature level; by default `on_fatal` is."""
     on_installed: Callable[[], None] = lambda: None
     """A snapshot was taken: the node has to be stopped, closed and opened again to start with it."""
     on_forgotten: Callable[[], None] = lambda: None

@@ -20,7 +20,7 @@ class DurabilityGate:
         self._held: deque[tuple[int, int, Any]] = deque()  # (needs synced up to, peer, message)
 
     def submit(self, peer: int, message: Any, needs_index: int, synced_index: int) -> None:
-        """Sends now if the log is synced up to needs_index, else when `release` says so."""
+        """Send now if the log is synced up to needs_index, else when `release` says so."""
         if not self._held and needs_index <= synced_index:
             self._send(peer, message)
         else:
@@ -33,7 +33,7 @@ class DurabilityGate:
             self._send(peer, message)
 
     def discard(self) -> None:
-        """Takes back all promises not yet made: the term has changed or the log was cut, so they are no longer true."""
+        """Take back all promises not yet made: the term has changed or the log was cut, so they are no longer true."""
         self._held.clear()
 
     def __len__(self) -> int:

@@ -27,7 +27,7 @@ MODULE_NAMES: Final = frozenset(vars(library))
 """Names that the library's module had before any of them was replaced."""
 
 library.PIPE_NOTIFIER_ENABLED = False
-"""It would wake `poll`, which nobody calls here, by a pipe that is never closed: two files of the process per node."""
+"""The notifier would wake `poll`, which nobody calls here, by a pipe that is never closed: two files per node."""
 
 library.monotonicTime = time.monotonic
 """The library's own is a function of Python around a clock of the same kind; it is read twenty times per message."""
@@ -106,7 +106,7 @@ def now() -> float:
 
 
 def check_library() -> None:
-    """Raises SafetyViolation unless the installed PySyncObj is the pinned one, with every private name in place."""
+    """Raise SafetyViolation unless the installed PySyncObj is the pinned one, with every private name in place."""
     if library.VERSION != VERSION:
         raise SafetyViolation(
             f"PySyncObj {VERSION} is required, {library.VERSION} is installed: install the required version"

@@ -164,7 +164,7 @@ class RaftNode:
 
     @property
     def snapshot_counts(self) -> SnapshotCounts:
-        """Counts of the snapshots that this process has sent."""
+        """The counts of the snapshots that this process has sent."""
         return self._raft.snapshots.counts
 
     @property

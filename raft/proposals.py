@@ -33,8 +33,8 @@ which the loop does nothing else: 5 ms for 550 small produces.
 """
 
 SENDER_SHARE: Final = 3
-"""What one sender may have in flight, as a multiple of what stays free: three quarters of the limit if it is alone, 3/7
-each if there are two. What is left is for those who have nothing in flight.
+"""Bytes that one sender may have in flight, as a multiple of those that stay free: three quarters of the limit if it is
+alone, 3/7 each if there are two. What is left is for those who have nothing in flight.
 """
 
 
@@ -257,7 +257,7 @@ def awaited(loop: asyncio.AbstractEventLoop) -> tuple["asyncio.Future[Entry]", C
 
 
 def require_enabled(command: Command, level: int) -> None:
-    """Raises FeatureNotEnabled when a command, or a field that it uses, belongs to a level above the one in force."""
+    """Raise FeatureNotEnabled when a command, or a field that it uses, belongs to a level above the one in force."""
     if level >= FEATURES.maximum:
         return
     needed = FEATURES.needed(command)

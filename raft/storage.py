@@ -21,8 +21,8 @@ class Storage:
     state_machine: StateMachine
     watermarks: Watermarks
     snapshots: SnapshotStore | None = None
-    """Without it the node neither sends nor takes snapshots."""
+    """None for a node that neither sends nor takes snapshots."""
     differs: DiffersMark | None = None
-    """Without it the node forgets with its process that its replica differs."""
+    """None for a node that forgets with its process that its replica differs."""
     background_sync: Callable[[], BackgroundSync | None] = lambda: None
     """Opens what syncs the log for the node, which closes it; a thread does when it returns None."""

@@ -233,7 +233,7 @@ NAMESPACES: Final = Requirement(
 )
 """All or nothing: in namespaces of which a part cannot be had, nodes would not even find their loopback."""
 DEBIAN_ROOT: Final = Requirement("dpkg-deb", "adduser", "unshare", "mount", "runuser", root=True, attempt=_no_overlay)
-"""What installs packages of Debian as root, in a copy of the machine."""
+"""Tools that install packages of Debian as root, in a copy of the machine."""
 POWER_LOSS: Final = Requirement("unshare", "mount", "umount", root=True, attempt=_no_private_mounts)
 TYPESCRIPT: Final = Requirement("tsc")
 PROMETHEUS: Final = Requirement("prometheus", "promtool")

@@ -75,7 +75,7 @@ class ThinLink:
                 await writer.drain()
 
     async def _pass(self, size_bytes: int) -> None:
-        """Returns when the cable has carried so much more."""
+        """Return when the cable has carried so much more."""
         now_s = self._loop.time()
         self._free_at_s = max(now_s, self._free_at_s) + size_bytes / self.bytes_per_s
         await asyncio.sleep(self._free_at_s - now_s)

@@ -9,7 +9,7 @@ from typing import Final, Literal
 import msgspec
 
 Outcome = Literal["done", "failed", "denied", "redirected", "begun"]
-"""What became of a call: `redirected` ones were sent on to the node that carries them out and records them again;
+"""Outcome of a call: `redirected` ones were sent on to the node that carries them out and records them again;
 `begun` are decisions by force, whose end the transaction's timeline tells.
 """
 TEXT_CHARACTERS_MAX: Final = 512

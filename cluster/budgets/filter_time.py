@@ -15,7 +15,7 @@ class FilterTime:
     """Measures the searches of the request that the present task handles. Use on the event loop only."""
 
     def __init__(self, quotas: Quotas | None) -> None:
-        """Raises Problem quota_exceeded while the filters of the principal have taken more than its quota."""
+        """Raise Problem quota_exceeded while the filters of the principal have taken more than its quota."""
         client = time_shares.current()
         quota = None if quotas is None or client is None else quotas.of_sender(client.sender)
         self._client, self._quotas = client, quotas

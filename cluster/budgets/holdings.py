@@ -30,7 +30,7 @@ ADMINISTRATION_BYTES: Final = 1024 * 1024
 Listener = Literal["http_listen", "admin_listen"]
 """Listeners by their options, each with connections of its own."""
 Held = Listener | Literal["long_polls", "request_bytes", "response_bytes"]
-"""What is held: connections at a listener, requests that wait, bytes of bodies of requests, bytes of unread answers."""
+"""Kinds of holdings: connections at a listener, waiting requests, bytes of request bodies, bytes of unread answers."""
 
 _QUOTAS: Final[dict[Held, HeldQuota]] = {
     "http_listen": "connections",

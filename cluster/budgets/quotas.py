@@ -26,7 +26,7 @@ from cluster.problems import RETRY_AFTER_MS, Problem
 from cluster.process.quota_file import ADMINISTRATOR, QuotaSettings, Rates
 
 Kind = Literal["user", "address"]
-"""What principals are told apart by."""
+"""Ways to tell principals apart."""
 HeldQuota = Literal["connections", "long_polls", "held_bytes"]
 """Limits of what a principal holds at a time."""
 

@@ -252,5 +252,5 @@ def _close(streams: Sequence[AuditStream]) -> None:
 
 
 def _after(missing: int, record: AuditRecord) -> AuditRecord:
-    """Return the record, which tells that so many more are missing before it."""
+    """Return the record, which tells how many more are missing before it."""
     return msgspec.structs.replace(record, missing_before=record.missing_before + missing) if missing else record

@@ -32,7 +32,7 @@ class Kind(NamedTuple):
     """Subject of its alarms."""
     words: str
     lost: str
-    """What no longer works once it has ended."""
+    """The function that ends with the certificate, in words."""
     metric: str
 
 

@@ -7,7 +7,7 @@ from typing import Final
 SAMPLE_S: Final = 60.0
 WINDOW_S: Final = 3_600.0
 KNOWN_AFTER_S: Final = 600.0
-"""Before measurements span this time, files that come and go would look like a trend."""
+"""Time that measurements must span: within less, files that come and go would look like a trend."""
 
 
 class DiskTrend:

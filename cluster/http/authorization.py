@@ -19,7 +19,7 @@ from raft.errors import NotLeader
 
 _audit = logging.getLogger(AUDIT_LOGGER)
 _audit_of_refusals = logging.getLogger(f"{AUDIT_LOGGER}.refused")
-"""Its lines are left out beyond the bound of each place: anybody can cause them."""
+"""Lines that anybody can cause: beyond the bound of each place they are left out."""
 _REFUSED: Final = frozenset({"unauthenticated", "forbidden"})
 _UNKNOWN: Final = "unknown_outcome"
 _GIVEN_UP: Final = "given up before the answer: the client went away, or the node stopped"

@@ -27,8 +27,8 @@ class LogQuery(Request, kw_only=True, frozen=True):
 class LogEventsQuery(LogQuery, kw_only=True, frozen=True):
     """Selects entries with `from_index` <= index < `to_index`. Of the first entry, events are sent from `from_event`
     on. `topics` and `types` have commas between names; of events, only those that fit both are sent. `span_bytes` asks
-    for the index up to which the entries take so many bytes of the log. `reader` is the name of a query that has read
-    everything before `from_index`."""
+    for the index up to which the entries take that number of bytes of the log. `reader` is the name of a query that has
+    read everything before `from_index`."""
 
     from_event: Natural = 0
     to_index: Natural | None = None

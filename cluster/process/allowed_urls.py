@@ -69,7 +69,7 @@ class AllowedUrls:
 
 
 def require_address(host: str, address: str) -> None:
-    """Raises UrlNotAllowed unless a name of a URL that is allowed may stand for the address. No name but a loopback
+    """Raise UrlNotAllowed unless a name of a URL that is allowed may stand for the address. No name but a loopback
     one stands for this machine, and none for link-local, unspecified, multicast or reserved addresses: whoever answers
     for the name could else have any service there called.
     """

@@ -162,7 +162,7 @@ class NodeConfig(CredentialOptions, frozen=True, kw_only=True, forbid_unknown_fi
     auth: Annotated[
         Literal["off", "permissive", "enforce"],
         Meta(
-            description="Who may use the HTTP API: everybody (off), users by their permissions (enforce), or "
+            description="Users of the HTTP API: everybody (off), users by their permissions (enforce), or "
             "everybody, with a log line and a count of all that enforce would refuse (permissive)."
         ),
     ] = "off"
@@ -235,8 +235,8 @@ class NodeConfig(CredentialOptions, frozen=True, kw_only=True, forbid_unknown_fi
     log_sync: Annotated[
         Literal["auto", "thread"],
         Meta(
-            description="Who syncs the log: with auto the kernel in the background (Linux AIO) where it can, and a "
-            "thread of the node elsewhere; with thread always the thread."
+            description="The way to sync the log: with auto by the kernel in the background (Linux AIO) where it can, "
+            "and by a thread of the node elsewhere; with thread always by the thread."
         ),
     ] = "auto"
     scrub_bytes_per_s: Annotated[

@@ -21,7 +21,7 @@ class ExitCode(enum.IntEnum):
     """The cluster is at a feature level that this build does not know, at the start or while running. Nothing was
     changed; the message names the version to start."""
     DISK_REFUSES = 8
-    """At the start, the disk takes or returns nothing now: it is full, read-only or failing, or the process may open no
+    """The disk takes or returns nothing at the start: it is full, read-only or failing, or the process may open no
     more files. Nothing was changed. Service managers start the node again, after a pause."""
 
 

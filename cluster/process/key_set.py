@@ -28,7 +28,7 @@ _MEMBERS: Final[Mapping[tuple[str, str | None], tuple[str, tuple[str, ...]]]] = 
     ("EC", "P-256"): ("ES256", ("crv", "x", "y")),
     ("OKP", "Ed25519"): ("EdDSA", ("crv", "x")),
 }
-"""By type and curve: the algorithm, and the members of the public key. Nothing else of a key is looked at."""
+"""Algorithm and members of the public key, by type and curve. Nothing else of a key is looked at."""
 
 
 class KeySetError(Exception):

@@ -87,7 +87,7 @@ def resource_of(text: str) -> Resource:
 
 
 def check_rule(rule: Rule) -> None:
-    """Raises ValueError, with a sentence for the user, when the rule is not valid or could never match."""
+    """Raise ValueError, with a sentence for the user, when the rule is not valid or could never match."""
     if len(rule.resource) > RESOURCE_CHARACTERS_MAX:
         raise ValueError(f"resource: at most {RESOURCE_CHARACTERS_MAX} characters")
     unknown = [action for action in rule.actions if action != ANY and action not in ACTIONS]

@@ -18,7 +18,7 @@ class RotatedFile:
     """
 
     def __init__(self, path: Path, bytes_max: int = OUTPUT_BYTES_DEFAULT, files: int = OUTPUT_FILES_DEFAULT) -> None:
-        """Raises OSError when the file cannot be opened."""
+        """Raise OSError when the file cannot be opened."""
         self._path, self._bytes_max, self._files = path, bytes_max, files
         self._stream = self._open()
         self._size = os.fstat(self._stream.fileno()).st_size

@@ -195,7 +195,7 @@ class CheckApi:
         return json_response(ProducerGroupView(producer_group=put.producer_group, check_url=put.check_url))
 
     def _require_allowed(self, url: str) -> None:
-        """Raises Problem invalid_request or check_url_not_allowed."""
+        """Raise Problem invalid_request or check_url_not_allowed."""
         try:
             self._allowed.require(url)
         except UrlInvalid as error:

@@ -24,7 +24,7 @@ VERBS: Final = (
     *("backup", "restore", "certs", "logs", "bundle", "destroy", "render", "wait"),
 )
 TARGETS: Final = ("compose", "kubernetes", "ansible")
-"""What `render` makes files for."""
+"""Platforms for which `render` makes files."""
 DONE, FAILED, USAGE, UNSAFE = range(4)
 
 

@@ -25,7 +25,7 @@ if sys.version_info < (3, 11, 4):
     print(json.dumps({"error": "Python " + version + " is older than 3.11.4; name another one (cluster.python)"}))
     sys.exit()
 """
-"""What any Python can read. 3.11.4 is the first that unpacks bundles safely."""
+"""Lines that any Python can read. 3.11.4 is the first that unpacks bundles safely."""
 LOADER: Final = """import types
 for name, source in {modules!r}:
     sys.modules[name] = module = types.ModuleType(name)

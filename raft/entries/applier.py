@@ -12,7 +12,7 @@ from store.log.record import Entry
 APPLY_BYTES = 1024 * 1024
 """Entries read at a time to be applied; a larger entry is read alone."""
 APPLY_BUDGET_MS = 4
-"""After this long what is left is left to the next turn of the loop: votes, heartbeats and clients come in between,
+"""Time of one turn of the loop. The rest is left to the next turn: votes, heartbeats and clients come in between,
 however much there is to apply. Entries that cost much pause within (docs/architecture.md says what one step can cost).
 """
 

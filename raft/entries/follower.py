@@ -198,7 +198,7 @@ class Follower:
         return False
 
     def _refuse_to_cut(self, index: int, term: int) -> None:
-        """Raises ProtocolError, or SafetyViolation when it goes on (raft/distrust.py)."""
+        """Raise ProtocolError, or SafetyViolation when it goes on (raft/distrust.py)."""
         self._state.distrust.contradicted(
             f"the leader of term {term} has another entry at {index}, which is committed here. "
             + LOST_ELSEWHERE.format(index=index)

@@ -33,7 +33,7 @@ class Reading(NamedTuple):
     The true distance is larger by the travel time, so a slow network never makes time pass faster.
     """
     taken_at_ms: float
-    """This node's monotonic clock at the earliest moment at which the other node can have sent the reading."""
+    """Monotonic time of this node at the earliest moment at which the other node can have sent the reading."""
 
 
 class Echo(NamedTuple):
@@ -50,7 +50,7 @@ class Agreement(NamedTuple):
     """The agreed time minus this node's monotonic clock; None while fewer than a majority of the voters are known."""
     is_sure: bool
     offsets_ms: dict[int, float]
-    """Per node, how many ms its wall clock is ahead of the agreed time, for this node and the nodes heard lately; empty
+    """Lead of each node's wall clock over the agreed time, for this node and the nodes heard lately; empty
     while no time is agreed.
     """
 

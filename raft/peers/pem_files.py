@@ -90,13 +90,13 @@ def stamp_of(files: Sequence[PemFile]) -> tuple[tuple[int, ...], ...]:
 
 
 def require_unchanged(files: Sequence[PemFile], stamp: tuple[tuple[int, ...], ...]) -> None:
-    """Raises TlsError when the files have another stamp by now: what was read may be half of two versions."""
+    """Raise TlsError when the files have another stamp by now: what was read may be half of two versions."""
     if stamp != stamp_of(files):
         raise TlsError(f"{files[0]}: the files were changed while they were read; read them again")
 
 
 def require_pem(file: PemFile, what: str, how_to_make: str) -> None:
-    """Raises TlsError, which names this one file, when it is unreadable or has no such block."""
+    """Raise TlsError, which names this one file, when it is unreadable or has no such block."""
     try:
         with open(file.path, "rb") as stream:
             content = stream.read(FILE_BYTES_MAX + 1)

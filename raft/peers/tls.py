@@ -61,7 +61,7 @@ class PeerTls(TlsFiles):
         super().__init__(_files_of(files), lambda: load(files, name))
 
     def check(self, connection: FrameProtocol, node_id: int | None) -> None:
-        """Raises ProtocolError unless the other side's certificate names that node of this cluster; None stands for any
+        """Raise ProtocolError unless the other side's certificate names that node of this cluster; None stands for any
         node of it. The text is for this node's log only.
         """
         session = _session(connection)

@@ -177,7 +177,7 @@ class TcpTransport(LanedSender, PeerTransport):
         return self.send_by(lane_of(message), peer, message)
 
     async def check_answers(self, node_id: int, address: PeerAddress) -> None:
-        """Raises OSError, TimeoutError or ProtocolError unless that node of this cluster answers at the address."""
+        """Raise OSError, TimeoutError or ProtocolError unless that node of this cluster answers at the address."""
         hello = msgspec.structs.replace(self._hello(node_id, CONTROL), node_id=node_id)
         await check_answers(self._config, hello, address, self.tls)
 

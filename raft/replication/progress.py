@@ -109,7 +109,7 @@ class Progress:
         return True
 
     def restart(self, next_index: int | None = None) -> None:
-        """Forgets what is on the way (a lost connection, a refusal, a silent peer) and probes again."""
+        """Forget what is on the way (a lost connection, a refusal, a silent peer) and probe again."""
         self.next_index = self.acked + 1 if next_index is None else next_index
         self.probing, self._probe_sent, self._stalled = True, False, False
         self._in_flight.clear()

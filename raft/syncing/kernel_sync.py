@@ -55,7 +55,7 @@ class KernelSync:
     """The `BackgroundSync` of Linux: a context of asynchronous I/O with room for one operation."""
 
     def __init__(self) -> None:
-        """Raises OSError where the system allows none: another system, an old kernel, a sandbox, `fs.aio-max-nr`."""
+        """Raise OSError where the system allows none: another system, an old kernel, a sandbox, `fs.aio-max-nr`."""
         numbers = _NUMBERS.get(os.uname().machine) if sys.platform == "linux" and _HAS_64_BITS else None
         if numbers is None:
             raise OSError(errno.ENOSYS, "its numbers of system calls are not known here")
@@ -83,7 +83,7 @@ class KernelSync:
 
     @classmethod
     def proven_on(cls, file: File, *arguments: Any) -> Self:
-        """Returns one that has synced `file`, whose file system therefore takes part. Blocks until it has.
+        """Return one that has synced `file`, whose file system therefore takes part. Blocks until it has.
 
         Raises OSError where the system or the file system allows none, and DiskError when the sync has failed.
         """

@@ -33,7 +33,7 @@ SEND_TIMEOUT_MS: Final = 120_000
 ROW: Final = "row"
 BATCH: Final = "batch"
 ONCE_BY: Final = (ROW, BATCH)
-"""What has an id by which a repetition is known."""
+"""Units that have an id by which a repetition is known."""
 
 
 @dataclass(frozen=True)

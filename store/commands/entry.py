@@ -175,13 +175,13 @@ class DecodedEntry(NamedTuple):
     timestamp_ms: int
     commands: tuple[Command, ...]
     block_offsets: tuple[tuple[int, ...], ...]
-    """Per command, per batch: the offset in the payload where the block begins."""
+    """Offsets in the payload where blocks begin, per command and batch."""
     header_bytes: int
     """Length in bytes of the payload before the first block."""
     in_doubt: bool = False
     """True when the leader was not sure of the time: irreversible commands are then refused."""
     principals: Mapping[int, str] = MappingProxyType({})
-    """By the ordinal of a command: the principal whose request it is. Other commands have none."""
+    """Principals whose requests the commands are, by the ordinal of the command. Other commands have none."""
 
 
 _Principal = Annotated[str, Meta(min_length=1, max_length=PRINCIPAL_CHARACTERS_MAX)]

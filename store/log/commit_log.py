@@ -66,7 +66,7 @@ class CommitLog:
     """
 
     def __init__(self, disk: Disk, directory: str, segment_bytes: int, cache_bytes: int, recovered: Recovered) -> None:
-        """Takes over a recovered log; callers use `CommitLog.open`."""
+        """Take over a recovered log; callers use `CommitLog.open`."""
         self._disk = disk
         self._directory = directory
         self._segment_bytes = segment_bytes
@@ -109,7 +109,7 @@ class CommitLog:
         committed_index: int = 0,
         may_be_new: bool = True,
     ) -> CommitLog:
-        """Recovers the log, durable on return. A new log gets its genesis no-op (index 1, term 0).
+        """Recover the log, durable on return. A new log gets its genesis no-op (index 1, term 0).
 
         `cache_bytes` bounds the payloads kept in memory. `applied_index` (by the state machine) and `committed_index`
         (watermarks) prove a loss; without `may_be_new` so does an empty log. Raises `LogCorruption`, `UnsupportedLog`,
@@ -141,7 +141,7 @@ class CommitLog:
     # Writing
 
     def append(self, index: int, term: int, kind: int, payload: bytes) -> int:
-        """Writes a record after the last one and returns its position. Visible to reads at once, durable after `sync`.
+        """Write a record after the last one and return its position. Visible to reads at once, durable after `sync`.
 
         Raises `DiskFull` when the log would have to grow and cannot (nothing changed, retry later), `LogFailed` when
         this or an earlier write failed, `ValueError` for an index that is not the next, a term that goes back, a
@@ -174,7 +174,7 @@ class CommitLog:
         return position
 
     def sync(self) -> int:
-        """Blocks until all records are durable; returns `synced_index`. No other sync may be under way.
+        """Block until all records are durable; return `synced_index`. No other sync may be under way.
 
         Raises `LogFailed` when the sync or anything before it failed; then the log promises nothing any more.
         """
@@ -189,7 +189,7 @@ class CommitLog:
         return self.synced_index
 
     def begin_sync(self) -> SyncRun | None:
-        """Begins a sync of all records, and returns it; None when all of them are durable. Its owner calls `fdatasync`
+        """Begin a sync of all records, and return it; None when all of them are durable. Its owner calls `fdatasync`
         of its file once, in whatever thread, and then `end_sync`, whatever else it calls in between. No other sync may
         be under way.
 
@@ -208,7 +208,7 @@ class CommitLog:
         return run is not None and run.epoch == self._epoch and run.position == self.end_position
 
     def end_sync(self, error: BaseException | None = None) -> None:
-        """Ends the sync under way: its records are durable, unless its `fdatasync` raised `error` or the log was cut
+        """End the sync under way: its records are durable, unless its `fdatasync` raised `error` or the log was cut
         meanwhile.
 
         Raises `LogFailed` when the sync or anything before it failed; then the log promises nothing any more.
@@ -231,7 +231,7 @@ class CommitLog:
             self.synced_index, self.synced_position = run.index, run.position
 
     def truncate_from(self, index: int) -> None:
-        """Removes record `index` and all after it, durable on return.
+        """Remove record `index` and all after it, durable on return.
 
         Raises `ValueError` unless `first_index <= index <= last_index + 1`, or for the genesis record; `DiskFull` with
         nothing changed; `LogFailed` when the disk fails. The caller must never truncate committed records.
@@ -266,12 +266,12 @@ class CommitLog:
             self._fail(error)
 
     def can_drop_before(self, index: int) -> bool:
-        """Returns whether a whole segment other than the last one lies before record `index`."""
+        """Return whether a whole segment other than the last one lies before record `index`."""
         segments = self._segments.segments
         return len(segments) > 1 and segments[1].first_index <= index
 
     def drop_before(self, index: int) -> LogBase:
-        """Removes the segments that lie wholly before record `index`, except the last segment; returns the new base.
+        """Remove the segments that lie wholly before record `index`, except the last segment; return the new base.
 
         The base is durable before anything is removed; the removal is durable on return. Raises `ValueError` for an
         index beyond `synced_index + 1`, `DiskFull` with nothing changed, `LogFailed` when the disk fails.
@@ -294,7 +294,7 @@ class CommitLog:
         return base
 
     def close(self) -> None:
-        """Syncs the log and closes its files. No sync may be under way, and no method may be called afterwards.
+        """Sync the log and close its files. No sync may be under way, and no method may be called afterwards.
 
         Raises `LogFailed` as `sync` does; the files are closed all the same.
         """
@@ -312,12 +312,12 @@ class CommitLog:
     # Reading
 
     def entry(self, index: int) -> Entry:
-        """Reads record `index`, verifying its CRC. Raises `IndexError` (`LogTruncated`), `LogCorruption`."""
+        """Read record `index`, verifying its CRC. Raises `IndexError` (`LogTruncated`), `LogCorruption`."""
         self._check_bounds(index)
         return self._reader.entry(index)
 
     def term_at(self, index: int) -> int:
-        """Returns the term of a record or of the base without reading it. Raises `IndexError` outside the log."""
+        """Return the term of a record or of the base without reading it. Raises `IndexError` outside the log."""
         base, entry = self.base, self._reader.tail.get(index)
         if entry is not None and index > base.index:
             return entry.term
@@ -327,7 +327,7 @@ class CommitLog:
         return self._reader.term_at(index)
 
     def entries(self, first: int, max_bytes: int, last: int | None = None) -> list[Entry]:
-        """Returns records from `first` up to `last` that together take at most `max_bytes` on disk; at least one.
+        """Return records from `first` up to `last` that together take at most `max_bytes` on disk; at least one.
 
         Raises as `entry` does.
         """
@@ -336,21 +336,21 @@ class CommitLog:
         return self._reader.entries(first, self.last_index if last is None else min(last, self.last_index), max_bytes)
 
     def raw_records(self, first: int, last: int, max_bytes: int) -> tuple[bytes, int]:
-        """Returns records as bytes, and the index to continue with. Limits and errors are those of `entries`."""
+        """Return records as bytes, and the index to continue with. Limits and errors are those of `entries`."""
         self._check_bounds(first)
         return self._reader.raw_records(first, min(last, self.last_index), max_bytes)
 
     def indexes_of_kind(self, kind: int, first: int) -> list[int]:
-        """Returns the indexes of a kind's records from `first` on, at most `last_index + 1`. Reads headers only."""
+        """Return the indexes of a kind's records from `first` on, at most `last_index + 1`. Reads headers only."""
         return self._reader.indexes_of_kind(kind, max(first, self.first_index), self.last_index)
 
     def position_of(self, index: int) -> int:
-        """Returns the position of the record's first byte. Raises `IndexError` outside the log."""
+        """Return the position of the record's first byte. Raises `IndexError` outside the log."""
         self._check_bounds(index)
         return self._reader.position_of(index)
 
     def index_at(self, position: int) -> int:
-        """Returns the index of the record at a position. Raises `LookupError`, `LogTruncated` before the log."""
+        """Return the index of the record at a position. Raises `LookupError`, `LogTruncated` before the log."""
         if 0 <= position < self.base.position:
             raise LogTruncated(f"position {position}", self.first_index)
         index = self._reader.index_at(position) if 0 <= position < self.end_position else None
@@ -385,7 +385,7 @@ class CommitLog:
         raise LogFailed(self._failure) from error
 
     def _set_base(self, stored: StoredBase) -> None:
-        """Stores the base, durable on return. Raises `DiskFull` with nothing changed."""
+        """Store the base, durable on return. Raises `DiskFull` with nothing changed."""
         try:
             write_base(self._disk, self._directory, stored)
         except DiskFull:
@@ -396,7 +396,7 @@ class CommitLog:
         self._segments.base_link = stored.link
 
     def _make_room(self, size: int, kind: int) -> None:
-        """Ensures that `size` bytes fit behind the end, in the active segment or in a new one."""
+        """Ensure that `size` bytes fit behind the end, in the active segment or in a new one."""
         active = self._segments.active
         used = self.end_position - active.start
         try:
@@ -411,7 +411,7 @@ class CommitLog:
             self._fail(error)
 
     def _roll_over(self, segment_bytes: int) -> None:
-        """Seals the active segment and begins the next one. Raises `DiskFull` with nothing changed."""
+        """Seal the active segment and begin the next one. Raises `DiskFull` with nothing changed."""
         prepare_segment(self._disk, self._directory, segment_bytes + NOOP_RESERVE_BYTES)
         try:
             seal_active(self._segments)
@@ -426,7 +426,7 @@ class CommitLog:
         self._note_allocation(segment_bytes)
 
     def _restore_allocation(self) -> None:
-        """Allocates the active segment if there is space; otherwise each `append` tries again."""
+        """Allocate the active segment if there is space; otherwise each `append` tries again."""
         self._limit = self._allocated = self.end_position
         with contextlib.suppress(DiskFull):
             self._grow(self._segment_bytes)
@@ -440,7 +440,7 @@ class CommitLog:
         self._allocated = self._limit + NOOP_RESERVE_BYTES
 
     def _replace_sync_file(self, file: File) -> None:
-        """Makes later syncs use `file`. The old file stays open for the sync under way, if there is one."""
+        """Make later syncs use `file`. The old file stays open for the sync under way, if there is one."""
         former, self._sync_file = self._sync_file, file
         if self._sync_run is None or self._sync_run.file is not former:
             try:

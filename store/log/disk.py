@@ -33,25 +33,25 @@ class File(Protocol):
     """An open file, read and written at explicit positions."""
 
     def pread(self, length: int, position: int) -> bytes:
-        """Returns up to `length` bytes from `position`; fewer only at the end of the file."""
+        """Return up to `length` bytes from `position`; fewer only at the end of the file."""
         ...
 
     def pwrite(self, data: Buffer, position: int) -> None:
-        """Writes the whole buffer or raises `DiskError`. Not durable on return."""
+        """Write the whole buffer or raise `DiskError`. Not durable on return."""
         ...
 
     def fdatasync(self) -> None:
-        """Makes content and length durable. Releases the GIL; another thread than that of the other methods may call
+        """Make content and length durable. Releases the GIL; another thread than that of the other methods may call
         it.
         """
         ...
 
     def truncate(self, size: int) -> None:
-        """Sets the length of the file. Not durable on return."""
+        """Set the length of the file. Not durable on return."""
         ...
 
     def allocate(self, position: int, length: int) -> None:
-        """Reserves zeroed blocks for the range, which must hold no data yet, and extends the file to the end of the
+        """Reserve zeroed blocks for the range, which must hold no data yet, and extend the file to the end of the
         range.
 
         Raises `DiskFull` with the length of the file unchanged.
@@ -70,7 +70,7 @@ class BackgroundSync(Protocol):
     """Becomes readable when the sync under way has ended."""
 
     def start(self, file: File) -> None:
-        """Begins what `fdatasync` of the file does, for everything written before the call. The file stays open until
+        """Begin what `fdatasync` of the file does, for everything written before the call. The file stays open until
         `finish`.
 
         Raises `DiskError`, with nothing begun.
@@ -78,7 +78,7 @@ class BackgroundSync(Protocol):
         ...
 
     def finish(self) -> DiskError | None:
-        """Returns how the sync that has ended ended: None, or what `fdatasync` would have raised."""
+        """Return how the sync that has ended ended: None, or what `fdatasync` would have raised."""
         ...
 
     def close(self) -> None: ...
@@ -88,21 +88,21 @@ class Disk(Protocol):
     """The file system that holds the store's files."""
 
     def open(self, path: str, *, create: bool = False) -> File:
-        """Opens a file for reading and writing; with `create` a missing file is created, empty."""
+        """Open a file for reading and writing; with `create` a missing file is created, empty."""
         ...
 
     def exists(self, path: str) -> bool: ...
 
     def list(self, directory: str) -> list[str]:
-        """Returns the sorted names in `directory`."""
+        """Return the sorted names in `directory`."""
         ...
 
     def make_directory(self, path: str) -> None:
-        """Makes `path` and its missing parents, durably on return. Does nothing if `path` exists."""
+        """Make `path` and its missing parents, durably on return. Does nothing if `path` exists."""
         ...
 
     def rename(self, old: str, new: str) -> None:
-        """Renames `old` to `new`, replacing `new` atomically."""
+        """Rename `old` to `new`, replacing `new` atomically."""
         ...
 
     def unlink(self, path: str) -> None: ...
@@ -112,17 +112,17 @@ class Disk(Protocol):
     def read_bytes(self, path: str) -> bytes: ...
 
     def free_bytes(self, path: str) -> int:
-        """Returns the bytes that an unprivileged process may still use on the file system of `path`."""
+        """Return the bytes that an unprivileged process may still use on the file system of `path`."""
         ...
 
     def free_files(self, path: str) -> int | None:
-        """Returns how many more files an unprivileged process may create on the file system of `path`; None where that
+        """Return how many more files an unprivileged process may create on the file system of `path`; None where that
         has no limit.
         """
         ...
 
     def has_descriptors(self, count: int) -> bool:
-        """Returns whether `count` more files can be opened at the same time."""
+        """Return whether `count` more files can be opened at the same time."""
         ...
 
 
@@ -228,7 +228,7 @@ class PosixDisk:
         return PosixFile(descriptor, path, self.spares if is_borrowed else None)
 
     def _with_spare(self, opening: Callable[[], T]) -> tuple[T, bool]:
-        """Returns what `opening` returns, and whether it took a spare descriptor, which the caller takes back."""
+        """Return what `opening` returns, and whether it took a spare descriptor, which the caller takes back."""
         lent = 0
         try:
             while True:
@@ -244,7 +244,7 @@ class PosixDisk:
             raise
 
     def _briefly(self, using: Callable[[], T]) -> T:
-        """Returns what `using` returns, which closes all that it opens."""
+        """Return what `using` returns, which closes all that it opens."""
         result, is_borrowed = self._with_spare(using)
         if is_borrowed:
             self.spares.take_back()
@@ -321,7 +321,7 @@ def _read_bytes(path: str) -> bytes:
 
 
 def require_free(disk: Disk, directory: str, length: int, reserve: int) -> None:
-    """Raises `DiskFull` unless `directory` has `length` bytes free and `reserve` bytes on top of that."""
+    """Raise `DiskFull` unless `directory` has `length` bytes free and `reserve` bytes on top of that."""
     free = disk.free_bytes(directory)
     if free < length + reserve:
         reason = f"{free} bytes free, {length} needed and {reserve} kept in reserve"
@@ -329,7 +329,7 @@ def require_free(disk: Disk, directory: str, length: int, reserve: int) -> None:
 
 
 def require_files(disk: Disk, directory: str, reserve: int) -> None:
-    """Raises `DiskFull` unless `directory` has room for more files than the `reserve`."""
+    """Raise `DiskFull` unless `directory` has room for more files than the `reserve`."""
     free = disk.free_files(directory)
     if free is not None and free <= reserve:
         reason = f"{free} inodes free and {reserve} kept in reserve"
@@ -337,7 +337,7 @@ def require_files(disk: Disk, directory: str, reserve: int) -> None:
 
 
 def require_descriptors(disk: Disk, path: str, count: int) -> None:
-    """Raises `DiskFull` unless `count` more files can be opened. Steps that must not stop half-way ask before they
+    """Raise `DiskFull` unless `count` more files can be opened. Steps that must not stop half-way ask before they
     change anything.
     """
     if not disk.has_descriptors(count):

@@ -73,7 +73,7 @@ def dump_records(
     last: int | None = None,
     describe: Callable[[Header, memoryview], str] = lambda _header, _payload: "",
 ) -> Iterator[RecordLine]:
-    """Yields the records with indexes `first` to `last` in order; of each segment, up to its first record that is not
+    """Yield the records with indexes `first` to `last` in order; of each segment, up to its first record that is not
     intact. `describe` puts a payload into words.
 
     Raises `DiskError`; `LogCorruption` if the base of the log is damaged; `UnsupportedRecord` at a record of a newer
@@ -95,7 +95,7 @@ def dump_records(
 
 
 def verify_log(disk: Disk, directory: str) -> VerifyReport:
-    """Reads every record of every segment and checks CRCs, order, lengths and sidecars. Changes nothing.
+    """Read every record of every segment and check CRCs, order, lengths and sidecars. Changes nothing.
 
     A node that runs meanwhile makes the end of the last segment look unfinished; stop it for a final answer.
     """
@@ -155,7 +155,7 @@ class _Verification:
         )
 
     def _read_base(self) -> int:
-        """Returns the position where the log begins; segments before that position are left out."""
+        """Return the position where the log begins; segments before that position are left out."""
         try:
             stored = read_base(self._disk, self._directory)
             self._base, restarting = stored.base, stored.restarting
@@ -183,7 +183,7 @@ class _Verification:
         return mark.position
 
     def _verify_segment(self, start: int, next_start: int | None) -> int:
-        """Verifies one segment; returns the position where the segment ends."""
+        """Verify one segment; return the position where the segment ends."""
         self._index = None
         file = self._disk.open(f"{self._directory}/{segment_name(start)}")
         try:
@@ -194,7 +194,7 @@ class _Verification:
             file.close()
 
     def _verify_sealed(self, file: File, start: int, length: int) -> int:
-        """Verifies a sealed segment; returns the file offset where the segment ends, at most `length`."""
+        """Verify a sealed segment; return the file offset where the segment ends, at most `length`."""
         size = file.size()
         offset = self._follow(file, start, 0)
         if offset == length:
@@ -210,7 +210,7 @@ class _Verification:
         return min(size, length)
 
     def _verify_last(self, file: File, start: int) -> int:
-        """Verifies the last segment; returns the file offset where its last intact record ends."""
+        """Verify the last segment; return the file offset where its last intact record ends."""
         end = self._follow(file, start, 0)
         while last_nonzero(file, end) > end:
             later = [header.synced_position for header in later_headers(file, start, end)]
@@ -247,7 +247,7 @@ class _Verification:
             self._find(header.position, detail, segment=segment_name(start))
 
     def _report_damage(self, file: File, start: int, offset: int, *, harmless: bool) -> int | None:
-        """Reports damage at `offset`; returns the file offset of the next intact header, or None."""
+        """Report damage at `offset`; return the file offset of the next intact header, or None."""
         later = next(later_headers(file, start, offset), None)
         until = "the end" if later is None else f"position {later.position}"
         detail = f"{'an unsynced tail that is not whole' if harmless else 'damaged'} up to {until}"
@@ -255,7 +255,7 @@ class _Verification:
         return None if later is None else later.position - start
 
     def _verify_sidecar(self, start: int) -> None:
-        """Compares the sidecar with the index that reading all of the segment's records has produced."""
+        """Compare the sidecar with the index that reading all of the segment's records has produced."""
         name = sidecar_name(start)
         path = f"{self._directory}/{name}"
         index = self._index

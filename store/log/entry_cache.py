@@ -41,7 +41,7 @@ class TailCache:
             self._bytes -= len(oldest.payload) + ENTRY_OVERHEAD_BYTES
 
     def truncate(self, index: int) -> None:
-        """Forgets entry `index` and all after it."""
+        """Forget entry `index` and all after it."""
         for i in range(self._oldest + len(self._entries) - 1, max(index, self._oldest) - 1, -1):
             self._bytes -= len(self._entries.pop(i).payload) + ENTRY_OVERHEAD_BYTES
 

@@ -22,8 +22,8 @@ _FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, *NO_DESCRIPTOR)
 
 REPAIR_ADVICE = (
     "Stop this node, copy its data directory aside, then remove the directory and start the node: the others replicate "
-    "the log to it anew, and it votes again once it has caught up. Never edit or delete single files, and never remove "
-    "the directories of so many nodes that those with intact disks are no majority."
+    "the log to it anew, and it votes again once it has caught up. Never edit or delete single files, and leave a "
+    "majority of the nodes with intact disks at any time."
 )
 
 

@@ -32,7 +32,7 @@ class HardState:
     """
 
     def __init__(self, disk: Disk, path: str) -> None:
-        """Reads the file. Raises `HardStateCorruption` when it is damaged, `DiskError` when it cannot be read."""
+        """Read the file. Raises `HardStateCorruption` when it is damaged, `DiskError` when it cannot be read."""
         self._disk = disk
         self._path = path
         self._directory = os.path.dirname(path) or "."
@@ -52,7 +52,7 @@ class HardState:
         return self._voter
 
     def set(self, term: int, voted_for: int | None) -> None:
-        """Stores term and vote, durably on return: writes a temporary file, syncs it, renames it, syncs the directory.
+        """Store term and vote, durably on return: a temporary file is written, synced, renamed, its directory synced.
 
         Raises `ValueError` for a term that goes back, a changed vote or a negative id; `DiskFull` when there is no
         space or no file descriptor (nothing was changed); `LogFailed` when the disk failed: the state on disk is then
@@ -107,7 +107,7 @@ class HardState:
             file.close()
 
     def _keep_room(self) -> None:
-        """Allocates the temporary file for the next write: a node has to follow a new term even on a disk that other
+        """Allocate the temporary file for the next write: a node has to follow a new term even on a disk that other
         files have filled meanwhile. The space that the rename has freed is enough; without space nothing is reserved.
         """
         with contextlib.suppress(DiskFull):

@@ -31,7 +31,7 @@ class LogReader:
         return entry
 
     def entries(self, first: int, last: int, max_bytes: int) -> list[Entry]:
-        """Returns records `first` to `last`, as many as fit in `max_bytes` with their headers; at least one."""
+        """Return records `first` to `last`, as many as fit in `max_bytes` with their headers; at least one."""
         found: list[Entry] = []
         index = first
         while index <= last:
@@ -48,7 +48,7 @@ class LogReader:
         return found
 
     def raw_records(self, first: int, last: int, max_bytes: int) -> tuple[bytes, int]:
-        """Returns the bytes of at least one record as on disk, and the index after the last returned record."""
+        """Return the bytes of at least one record as on disk, and the index after the last returned record."""
         parts: list[memoryview] = []
         index = first
         while index <= last:
@@ -65,7 +65,7 @@ class LogReader:
         return b"".join(parts), index
 
     def indexes_of_kind(self, kind: int, first: int, last: int) -> list[int]:
-        """Returns the indexes of the records of that kind. Payloads are neither read nor checked."""
+        """Return the indexes of the records of that kind. Payloads are neither read nor checked."""
         return [index for index in range(first, last + 1) if self.header(index).kind == kind]
 
     def term_at(self, index: int) -> int:
@@ -80,12 +80,12 @@ class LogReader:
         return self._segments.index_of(segment).index_at(position - segment.start)
 
     def _last_within(self, first: int, last: int, max_bytes: int) -> int:
-        """Returns the last record of the segment of `first` up to which all fit; at least `first`, at most `last`."""
+        """Return the last record of the segment of `first` up to which all fit; at least `first`, at most `last`."""
         index = self._segments.index_of(self._segments.with_index(first))
         return min(last, index.last_within(first, max_bytes))
 
     def _read_bytes(self, first: int, last: int) -> memoryview:
-        """Reads the bytes of records `first` to `last`, which lie in one segment."""
+        """Read the bytes of records `first` to `last`, which lie in one segment."""
         segment = self._segments.with_index(first)
         index, file = self._segments.index_of(segment), self._segments.file_of(segment)
         begin, end = index.offset_of(first), index.offset_of(last + 1)
@@ -93,7 +93,7 @@ class LogReader:
         return memoryview(data)
 
     def header(self, index: int) -> Header:
-        """Reads the header of a record. The header's CRC is verified, the payload's is not."""
+        """Read the header of a record. The header's CRC is verified, the payload's is not."""
         segment = self._segments.with_index(index)
         offset = self._segments.index_of(segment).offset_of(index)
         data = self._segments.file_of(segment).pread(HEADER_BYTES, offset)
@@ -108,7 +108,7 @@ class LogReader:
 
 
 def parse_records(data: memoryview, segment: str, position: int, first: int, last: int) -> list[Entry]:
-    """Parses `data`, which holds the records `first` to `last`, and verifies their CRCs. Record `first` begins at the
+    """Parse `data`, which holds the records `first` to `last`, and verify their CRCs. Record `first` begins at the
     log position `position`. Raises `LogCorruption`, `UnsupportedLog`, which name the segment.
     """
     entries: list[Entry] = []

@@ -59,13 +59,13 @@ class UnsupportedRecord(Exception):
 def encode_header(
     kind: int, payload_length: int, payload_crc: int, index: int, term: int, position: int, synced_position: int
 ) -> bytes:
-    """Returns the 52 bytes that precede the payload on disk."""
+    """Return the 52 bytes that precede the payload on disk."""
     body = _BODY.pack(MAGIC, VERSION, kind, 0, payload_length, payload_crc, index, term, position, synced_position)
     return body + crc32c(body).to_bytes(4, "little")
 
 
 def parse_header(data: Buffer, offset: int = 0) -> Header | None:
-    """Returns the header at `offset`, or None if there is no intact header.
+    """Return the header at `offset`, or None if there is no intact header.
 
     Raises `UnsupportedRecord` when the CRC holds but version, kind or reserved bits are unknown.
     """

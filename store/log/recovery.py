@@ -113,7 +113,7 @@ class _Tail(NamedTuple):
 def recover(
     disk: Disk, directory: str, applied_index: int, committed_index: int = 0, may_be_new: bool = True
 ) -> Recovered:
-    """Checks the log in `directory`, cuts an incomplete unsynced tail, and makes the rest durable.
+    """Check the log in `directory`, cut an incomplete unsynced tail, and make the rest durable.
 
     Raises `LogCorruption` when synced data is damaged or missing; then only leftovers were removed.
     """
@@ -147,7 +147,7 @@ def recover(
 
 
 def _restart(disk: Disk, directory: str, stored: StoredBase) -> Recovered:
-    """Removes all segments of a log that was being restarted, and resets the mark: synced data of the old log means
+    """Remove all segments of a log that was being restarted, and reset the mark: synced data of the old log means
     nothing.
     """
     removed = remove_segments(disk, directory)
@@ -164,7 +164,7 @@ def _restart(disk: Disk, directory: str, stored: StoredBase) -> Recovered:
 
 
 def _begin(names: _Names, known: _Known, may_be_new: bool) -> RecoveryReport:
-    """Reports a new log when there is no segment. Raises `LogCorruption` when there is evidence that the log had
+    """Report a new log when there is no segment. Raises `LogCorruption` when there is evidence that the log had
     segments.
     """
     base = known.base
@@ -183,7 +183,7 @@ def _begin(names: _Names, known: _Known, may_be_new: bool) -> RecoveryReport:
 
 
 def _recover_segments(disk: Disk, segments: SegmentSet, names: _Names, known: _Known) -> RecoveryReport:
-    """Adds all segments to `segments`, with the last one cut to its intact records."""
+    """Add all segments to `segments`, with the last one cut to its intact records."""
     trimmed = _check_sealed(disk, segments, names.starts, known.base)
     segment = Segment(segments.directory, names.starts[-1], _next_index(segments, known.base))
     segment.file = disk.open(segment.path)
@@ -209,7 +209,7 @@ def _recover_segments(disk: Disk, segments: SegmentSet, names: _Names, known: _K
 
 
 def _sort_names(disk: Disk, directory: str, base: LogBase) -> _Names:
-    """Returns the segment positions in order; removes leftovers and keeps unknown files."""
+    """Return the segment positions in order; remove leftovers and keep unknown files."""
     removed: list[str] = []
     names = disk.list(directory)
     if segment_name(base.position) in names:  # otherwise segments are missing, and nothing may be changed
@@ -231,7 +231,7 @@ def _sort_names(disk: Disk, directory: str, base: LogBase) -> _Names:
 
 
 def _check_sealed(disk: Disk, segments: SegmentSet, starts: list[int], base: LogBase) -> tuple[str, ...]:
-    """Adds all but the last segment; returns the names of the segments that had zeros after their last record."""
+    """Add all but the last segment; return the names of the segments that had zeros after their last record."""
     next_index = base.index + 1
     if starts[0] != base.position:
         detail = f"the first segment begins at position {starts[0]}, the log at {base.position}"
@@ -259,7 +259,7 @@ def _check_sealed(disk: Disk, segments: SegmentSet, starts: list[int], base: Log
 
 
 def _check_length(segment: Segment, file: File) -> bool:
-    """Checks the length of a sealed segment. Returns True if surplus zeros were cut off."""
+    """Check the length of a sealed segment. Returns True if surplus zeros were cut off."""
     size = file.size()
     if size > segment.length:
         if last_nonzero(file, segment.length) > segment.length:
@@ -294,7 +294,7 @@ def _first_header(segment: Segment, file: File) -> Header | None:
 
 
 def _scan_last(segment: Segment, file: File, link: Link | None) -> _Tail:
-    """Reads the records of the last segment up to the first one that is not intact, and checks their order. `link` is
+    """Read the records of the last segment up to the first one that is not intact, and check their order. `link` is
     the chain before the segment.
     """
     start = segment.start
@@ -355,7 +355,7 @@ def _classify(tail: _Tail, known: _Known) -> RecoveryCase:
 
 
 def _evidence(mark_position: int, evident_index: int, end: int, next_index: int) -> str | None:
-    """Returns the reason why the record at position `end` must have been durable, or None."""
+    """Return the reason why the record at position `end` must have been durable, or None."""
     if mark_position > end:
         return f"everything below position {mark_position} was synced"
     if evident_index >= next_index:
@@ -364,7 +364,7 @@ def _evidence(mark_position: int, evident_index: int, end: int, next_index: int)
 
 
 def _is_header_before_zeros(tail: _Tail) -> bool:
-    """Returns whether the tail is an intact header followed by zeros only: its blocks were allocated, its payload never
+    """Return whether the tail is an intact header followed by zeros only: its blocks were allocated, its payload never
     arrived.
     """
     try:
@@ -375,7 +375,7 @@ def _is_header_before_zeros(tail: _Tail) -> bool:
 
 
 def _settle(tail: _Tail, mark_position: int) -> int:
-    """Cuts the incomplete tail and makes the rest durable; returns the number of bytes that were written again.
+    """Cut the incomplete tail and make the rest durable; return the number of bytes that were written again.
 
     After a failed fsync the kernel may hold pages as clean that never reached the disk, and a new process would read
     them and believe them. So bytes that are not known to be synced are written again before they are called durable.

@@ -14,7 +14,7 @@ _ZERO_WINDOW_BYTES = 256 * 1024  # small enough to stay in the processor's cache
 
 
 def scan_records(file: File, start: int, offset: int = 0) -> Iterator[tuple[Header, memoryview]]:
-    """Yields header and payload of every record of the segment that begins at position `start`, from file offset
+    """Yield header and payload of every record of the segment that begins at position `start`, from file offset
     `offset` up to the first record that is not intact.
 
     A record is intact when both CRCs hold and its header names the position where the record lies. The caller judges
@@ -43,7 +43,7 @@ def scan_records(file: File, start: int, offset: int = 0) -> Iterator[tuple[Head
 
 
 def later_headers(file: File, start: int, after: int) -> Iterator[Header]:
-    """Yields every intact header beyond file offset `after`, at any byte, that names the position where it lies.
+    """Yield every intact header beyond file offset `after`, at any byte, that names the position where it lies.
     Payloads are not checked.
     """
     base = after + 1
@@ -68,7 +68,7 @@ def _header_or_none(window: bytes, at: int) -> Header | None:
 
 
 def last_nonzero(file: File, offset: int) -> int:
-    """Returns the file offset after the last nonzero byte at or beyond `offset`; `offset` if all bytes are zero."""
+    """Return the file offset after the last nonzero byte at or beyond `offset`; `offset` if all bytes are zero."""
     end = position = offset
     zeros = bytes(_ZERO_WINDOW_BYTES)
     while window := file.pread(_ZERO_WINDOW_BYTES, position):

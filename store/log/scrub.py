@@ -53,7 +53,7 @@ class SegmentScrub:
         """The chain at the end of the segment, once the whole segment was read; None if it is not known."""
 
     def steps(self, step_bytes: int) -> Generator[int, None, None]:
-        """Reads the segment; after about every `step_bytes` yields the number of bytes read.
+        """Read the segment; after about every `step_bytes` yield the number of bytes read.
 
         A failure of the disk is reported in `damage`. Raises DiskFull when no file descriptor is left, which says
         nothing about the segment.
@@ -107,7 +107,7 @@ class SegmentScrub:
         yield unreported
 
     def _chain(self) -> RecordChain:
-        """Returns the chain that the sidecar holds; an empty chain without a sidecar, or if an earlier build wrote the
+        """Return the chain that the sidecar holds; an empty chain without a sidecar, or if an earlier build wrote the
         sidecar.
         """
         segment = self._segment

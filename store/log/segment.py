@@ -29,7 +29,7 @@ def sidecar_name(start: int) -> str:
 
 
 def start_of(name: str, suffix: str) -> int | None:
-    """Returns the start position in the name of a segment or sidecar file, or None if `name` is no such name."""
+    """Return the start position in the name of a segment or sidecar file, or None if `name` is no such name."""
     digits = name.removesuffix(suffix)
     if len(digits) != _NAME_DIGITS or digits + suffix != name or not (digits.isascii() and digits.isdigit()):
         return None
@@ -75,7 +75,7 @@ class SegmentIndex:
             chain.values.append(value)
 
     def offset_of(self, index: int) -> int:
-        """Returns the file offset of record `index`; for the index after the last record, that of the end."""
+        """Return the file offset of record `index`; for the index after the last record, that of the end."""
         ordinal = index - self.first_index
         return self.length if ordinal == len(self.offsets) else self.offsets[ordinal]
 
@@ -83,14 +83,14 @@ class SegmentIndex:
         return self.run_terms[bisect_right(self.run_firsts, index) - 1]
 
     def index_at(self, offset: int) -> int | None:
-        """Returns the index of the record that begins at file offset `offset`, or None."""
+        """Return the index of the record that begins at file offset `offset`, or None."""
         ordinal = bisect_left(self.offsets, offset)
         if ordinal == len(self.offsets) or self.offsets[ordinal] != offset:
             return None
         return self.first_index + ordinal
 
     def last_within(self, first: int, size: int) -> int:
-        """Returns the last record that ends within `size` bytes from the start of record `first`; at least `first`."""
+        """Return the last record that ends within `size` bytes from the start of record `first`; at least `first`."""
         limit = self.offset_of(first) + size
         if self.length <= limit:
             return self.next_index - 1
@@ -98,7 +98,7 @@ class SegmentIndex:
         return max(first, self.first_index + bisect_right(self.offsets, limit) - 2)
 
     def truncate(self, index: int) -> None:
-        """Forgets record `index` and all after it."""
+        """Forget record `index` and all after it."""
         self.chain.truncate(index)
         self.length = self.offset_of(index)
         del self.offsets[index - self.first_index :]

@@ -13,7 +13,7 @@ STEP_DESCRIPTORS = 4  # that rolling over, cutting or removing segments takes at
 
 
 def prepare_segment(disk: Disk, directory: str, length: int) -> None:
-    """Allocates the next segment under a name that is not part of the log, if there is all that publishing it needs.
+    """Allocate the next segment under a name that is not part of the log, if there is all that publishing it needs.
 
     Raises `DiskFull`, leaving nothing behind.
     """
@@ -37,7 +37,7 @@ def prepare_segment(disk: Disk, directory: str, length: int) -> None:
 
 
 def publish_segment(disk: Disk, directory: str, start: int, first_index: int) -> Segment:
-    """Renames the prepared segment into the log, durably on return. The segment before it must be sealed."""
+    """Rename the prepared segment into the log, durably on return. The segment before it must be sealed."""
     segment = Segment(directory, start, first_index)
     disk.rename(f"{directory}/{PENDING_NAME}", segment.path)
     disk.sync_directory(directory)
@@ -47,7 +47,7 @@ def publish_segment(disk: Disk, directory: str, start: int, first_index: int) ->
 
 
 def seal_active(segments: SegmentSet) -> None:
-    """Cuts the active segment to its records and makes them durable; only then may the next segment be published."""
+    """Cut the active segment to its records and make them durable; only then may the next segment be published."""
     active = segments.active
     index, file = segments.index_of(active), segments.file_of(active)
     file.truncate(index.length)
@@ -57,7 +57,7 @@ def seal_active(segments: SegmentSet) -> None:
 
 
 def grow_active(disk: Disk, segments: SegmentSet, length: int) -> None:
-    """Allocates the active segment from the end of its records up to `length`.
+    """Allocate the active segment from the end of its records up to `length`.
 
     Raises `DiskFull` with nothing changed.
     """
@@ -70,7 +70,7 @@ def grow_active(disk: Disk, segments: SegmentSet, length: int) -> None:
 
 
 def remove_segments(disk: Disk, directory: str, before: int | None = None) -> tuple[str, ...]:
-    """Removes the segments that begin before position `before`, or all, with their sidecars; durable on return.
+    """Remove the segments that begin before position `before`, or all, with their sidecars; durable on return.
 
     Segments are removed in ascending order, so that a crash leaves no gap. Returns the names of the removed files.
     """
@@ -88,7 +88,7 @@ def remove_segments(disk: Disk, directory: str, before: int | None = None) -> tu
 
 
 def cut_log(disk: Disk, segments: SegmentSet, position: int) -> None:
-    """Removes all bytes from `position` on, durably on return. The last segments go first: a crash leaves a shorter
+    """Remove all bytes from `position` on, durably on return. The last segments go first: a crash leaves a shorter
     log, never a gap.
     """
     while segments.active.start > position:

@@ -46,7 +46,7 @@ class SegmentSet:
         return self.segments[-1]
 
     def add(self, segment: Segment) -> None:
-        """Makes `segment` the last one; a new segment continues the chain. The previous one, now sealed, stays loaded
+        """Make `segment` the last one; a new segment continues the chain. The previous one, now sealed, stays loaded
         until it is evicted.
         """
         if segment.index is not None and not segment.index.offsets:
@@ -60,7 +60,7 @@ class SegmentSet:
         self._bound_open()
 
     def remove_last(self) -> Segment:
-        """Takes the last segment out, leaving its files untouched; the segment before it is loaded and becomes the
+        """Take the last segment out, leaving its files untouched; the segment before it is loaded and becomes the
         active one.
         """
         removed = self.segments.pop()
@@ -72,7 +72,7 @@ class SegmentSet:
         return removed
 
     def remove_first(self) -> Segment:
-        """Takes the first segment, which must not be the active one, out and closes it. Its files stay untouched."""
+        """Take the first segment, which must not be the active one, out and close it. Its files stay untouched."""
         removed = self.segments.pop(0)
         self._starts.pop(0)
         self._firsts.pop(0)
@@ -94,7 +94,7 @@ class SegmentSet:
         return segment.file
 
     def _bound_open(self) -> None:
-        """Closes the files of the sealed segments used longest ago, if more than OPEN_SEGMENTS_MAX are open."""
+        """Close the files of the sealed segments used longest ago, if more than OPEN_SEGMENTS_MAX are open."""
         for segment in [each for each in self._loaded.values() if each.file is not None][:-OPEN_SEGMENTS_MAX]:
             _close(segment)
 
@@ -108,7 +108,7 @@ class SegmentSet:
         return segment.index
 
     def link_before(self, segment: Segment) -> Link | None:
-        """Returns the chain before the segment's first record; None if that needs a scan of another segment."""
+        """Return the chain before the segment's first record; None if that needs a scan of another segment."""
         ordinal = bisect_right(self._starts, segment.start - 1) - 1
         if ordinal < 0:
             return self.base_link
@@ -117,7 +117,7 @@ class SegmentSet:
         return None if index is None else index.chain.at(index.next_index - 1)
 
     def write_sidecar(self, segment: Segment) -> None:
-        """Writes the sidecar, not durable on return. Gives up when the disk is full: a missing sidecar is rebuilt by a
+        """Write the sidecar, not durable on return. Gives up when the disk is full: a missing sidecar is rebuilt by a
         scan.
         """
         index, file = self.index_of(segment), self.file_of(segment)
@@ -139,7 +139,7 @@ class SegmentSet:
             self._disk.unlink(path)
 
     def close_sealed(self) -> bool:
-        """Closes the files of sealed segments. Their indexes stay loaded. Returns whether one was open."""
+        """Close the files of sealed segments. Their indexes stay loaded. Returns whether one was open."""
         return any([_close(segment) for segment in self.segments[:-1]])
 
     def close(self) -> None:
@@ -162,7 +162,7 @@ class SegmentSet:
             _close(segment)
 
     def load_ahead(self, index: int) -> tuple[Segment, Callable[[Disk], SegmentIndex | None]] | None:
-        """Returns the sealed segment of record `index` and a callable that reads its sidecar from a disk, in any
+        """Return the sealed segment of record `index` and a callable that reads its sidecar from a disk, in any
         thread; None if it is loaded.
         """
         segment = self.with_index(index)
@@ -172,7 +172,7 @@ class SegmentSet:
         return segment, partial(read_sidecar, place=place)
 
     def adopt(self, segment: Segment, index: SegmentIndex | None) -> None:
-        """Takes over an index that `load_ahead` read, unless the segment was changed or removed meanwhile, or the index
+        """Take over an index that `load_ahead` read, unless the segment was changed or removed meanwhile, or the index
         is None.
         """
         unchanged = segment in self.segments and segment.index is None
@@ -233,7 +233,7 @@ class SidecarPlace(NamedTuple):
 
 
 def read_sidecar(disk: Disk, place: SidecarPlace) -> SegmentIndex | None:
-    """Returns the index in the sidecar of one segment; None if there is none or it does not match. Callable from any
+    """Return the index in the sidecar of one segment; None if there is none or it does not match. Callable from any
     thread. Raises `DiskError`.
     """
     path = f"{place.directory}/{sidecar_name(place.start)}"

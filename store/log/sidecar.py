@@ -26,7 +26,7 @@ _CRC_BYTES = 4
 
 
 def encode_sidecar(start: int, index: SegmentIndex, last_header_crc: int) -> bytes:
-    """Returns the bytes of the sidecar for the segment at `start`."""
+    """Return the bytes of the sidecar for the segment at `start`."""
     header = _HEADER.pack(
         MAGIC,
         VERSION if index.chain.origin is None else CHAINED_VERSION,
@@ -43,7 +43,7 @@ def encode_sidecar(start: int, index: SegmentIndex, last_header_crc: int) -> byt
 
 
 def decode_sidecar(data: bytes, start: int, length: int, first_index: int) -> tuple[SegmentIndex, int] | None:
-    """Returns the index and its last record's header CRC, for the caller to compare; None if damaged or of another
+    """Return the index and its last record's header CRC, for the caller to compare; None if damaged or of another
     segment.
     """
     if len(data) < _HEADER.size + _CRC_BYTES:
@@ -76,7 +76,7 @@ def _encode_chain(chain: RecordChain) -> bytes:
 
 
 def _decode_chain(index: SegmentIndex, data: bytes, *, chained: bool) -> bool:
-    """Reads the chain into the index. Returns False if `data` is not the index's chain, or is not empty without
+    """Read the chain into the index. Returns False if `data` is not the index's chain, or is not empty without
     `chained`.
     """
     if not chained:

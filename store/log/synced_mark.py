@@ -58,7 +58,7 @@ class SyncedMark:
 
     @classmethod
     def open(cls, disk: Disk, directory: str) -> SyncedMark:
-        """Opens or creates the file. Its blocks are allocated, so that later writes cannot run out of space."""
+        """Open or create the file. Its blocks are allocated, so that later writes cannot run out of space."""
         file = disk.open(f"{directory}/{FILE_NAME}", create=True)
         size = file.size()
         if size < FILE_BYTES:
@@ -66,12 +66,12 @@ class SyncedMark:
         return cls(file)
 
     def set_floor(self, epoch: int, position: int) -> None:
-        """Writes the floor, durably on return."""
+        """Write the floor, durably on return."""
         self._file.pwrite(_encode(epoch, position), _FLOOR_OFFSET)
         self._file.fdatasync()
 
     def set_progress(self, epoch: int, position: int) -> None:
-        """Writes the progress, which is a hint and not durable on return."""
+        """Write the progress, which is a hint and not durable on return."""
         self._file.pwrite(_encode(epoch, position), _PROGRESS_OFFSET)
 
     def close(self) -> None:

@@ -62,7 +62,7 @@ class Watermarks:
 
     @classmethod
     def open(cls, disk: Disk, directory: str) -> Watermarks:
-        """Opens or creates the file. Its blocks are allocated, so that later writes cannot run out of space.
+        """Open or create the file. Its blocks are allocated, so that later writes cannot run out of space.
 
         The file's name is durable on return. Raises DiskFull and DiskError.
         """
@@ -98,7 +98,7 @@ class Watermarks:
             raise
 
     def note_marks(self, marks: Mapping[int, PeerMark]) -> None:
-        """Writes the marks of the other nodes, by node id. Not durable on return. Raises ValueError beyond
+        """Write the marks of the other nodes, by node id. Not durable on return. Raises ValueError beyond
         MARKS_BYTES_MAX.
         """
         body = msgspec.msgpack.encode(sorted(marks.items()))
@@ -117,13 +117,13 @@ class Watermarks:
         return self._is_dirty
 
     def sync(self) -> None:
-        """Makes everything written before the call durable. No other sync may be under way."""
+        """Make everything written before the call durable. No other sync may be under way."""
         file = self.begin_sync()
         if file is not None:
             file.fdatasync()
 
     def begin_sync(self) -> File | None:
-        """Returns the file whose `fdatasync` makes everything written so far durable; None when that is durable."""
+        """Return the file whose `fdatasync` makes everything written so far durable; None when that is durable."""
         self.sync_wanted = False
         if not self._is_dirty:
             return None
@@ -131,7 +131,7 @@ class Watermarks:
         return self._file
 
     def close(self) -> None:
-        """Closes the file without syncing it. No method may be called afterwards."""
+        """Close the file without syncing it. No method may be called afterwards."""
         self._file.close()
 
     def _write_commits(self) -> None:

@@ -25,7 +25,7 @@ class Machine(msgspec.Struct, frozen=True):
     """Abilities of this machine: each field is None when it works here, or the reason why not."""
 
     no_namespaces: str | None
-    """Without namespaces there are neither network faults nor file systems of the nodes' own."""
+    """Reason for which there are no namespaces, and so no network faults and no file systems of the nodes' own."""
     no_injection: str | None
 
     @property

@@ -70,7 +70,7 @@ install -m 0755 {repository}/deploy/container/agent.py .{agent}
 {mounts}
 exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin POD_NAME={name} chroot . /bin/sh -c {command}
 """
-"""What a container runtime does: a root, volumes, and one command."""
+"""Work of a container runtime: a root, volumes, and one command."""
 
 
 class Pod:

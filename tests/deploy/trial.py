@@ -25,11 +25,11 @@ OTHER_PLACES: Final = {1: 4, 2: 5, 3: 6}
 
 class Bundles(NamedTuple):
     present: Path
-    """Of this tree."""
+    """Bundle of this tree."""
     another: Path
     """Another release with the same program."""
     former: tuple[Release, Path] | None
-    """Of the last release; None where its commit is not in this clone."""
+    """The last release and its bundle; None where its commit is not in this clone."""
 
 
 class Sizes(NamedTuple):

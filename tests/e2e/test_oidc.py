@@ -176,7 +176,7 @@ def _is_refused(node: NodeProcess, token: str) -> Callable[[], bool]:
 
 
 def _is_unknown(cluster: ClusterProcess, token: str) -> Callable[[], bool]:
-    """Return whether the present leader says that nobody has the token; one that was just elected may ask the issuer."""
+    """Return whether the leader says that nobody has the token; one that was just elected may ask the issuer."""
 
     def look() -> bool:
         refused = cluster.wait_leader().request("GET", "/v1/principal", headers=bearer(token))

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.process
 
 RATE = 8
 GREEDY_RATE = 5
-"""What a busy machine can serve twice over: with 20 for each of nine, at a load of 11, all had 0.6 of their quotas."""
+"""Rate that a busy machine can serve twice over: with 20 for each of nine, at a load of 11, all had 0.6."""
 LASTS_S = 6.0
 CLIENTS = 3
 """Number of clients of each principal, and of connections of the one that waits for nothing."""

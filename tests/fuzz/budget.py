@@ -53,7 +53,7 @@ def _in_time(inner: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def in_time(seconds: float) -> Iterator[None]:
-    """Raises Hang in the main thread when the block does not end within `seconds`."""
+    """Raise Hang in the main thread when the block does not end within `seconds`."""
 
     def on_alarm(number: int, frame: object) -> None:
         raise Hang(f"no end within {seconds:.0f} s")
@@ -69,7 +69,7 @@ def in_time(seconds: float) -> Iterator[None]:
 
 @contextmanager
 def in_memory(limit_bytes: int) -> Iterator[None]:
-    """Raises AssertionError when the process needed `limit_bytes` more than it had, at any moment of the block."""
+    """Raise AssertionError when the process needed `limit_bytes` more than it had, at any moment of the block."""
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     before = _status_bytes("VmRSS")
     yield

@@ -42,9 +42,9 @@ CERTIFICATE_FINDINGS: Final = ("certificate_ends",)
 OF_THE_MACHINE: Final = frozenset({"KeelMQLoopSaturated", "KeelMQSyncSlow", "KeelMQCommitSlow", "KeelMQDiskFillsSoon"})
 """Alerts that a busy machine raises with short windows, whatever the cluster does."""
 WITHOUT_LOAD: Final = frozenset({"KeelMQLoopSaturated"})
-"""Those of them that a busy machine raises in an idle cluster, too."""
+"""Alerts that a busy machine raises in an idle cluster, too."""
 FOUND_WITHOUT_FAULT: Final = frozenset({"loop_late", "sync_slow", "commit_slow"})
-"""What the doctor finds on a busy machine, whatever the cluster does."""
+"""Findings of the doctor on a busy machine, whatever the cluster does."""
 Victim = TypeVar("Victim")
 VARIABLES: Final = {RATE: WINDOW, "$job": JOB, "$instance": ".*"}
 

@@ -32,7 +32,7 @@ STOPPED_S: Final = 1.5
 """A node that is stopped for this long has stalled, and nobody needs it meanwhile."""
 SLOW_SYNC: Final = "fdatasync:delay_enter=400000"
 SLOWER_SYNC: Final = "fdatasync:delay_enter=700000"
-"""On two of three disks, a commit takes longer than the alert allows."""
+"""Delay of syncs with which, on two of three disks, a commit takes longer than the alert allows."""
 HANGING_SYNC: Final = "fdatasync:delay_enter=15000000"
 """A node that has applied nothing for 5 s is behind."""
 NO_FLUSH: Final = "fdatasync,fsync,sync_file_range:delay_enter=600000000"
@@ -69,7 +69,7 @@ class Fault(NamedTuple, Generic[Victim]):
     provoke: Callable[[Victim], AbstractContextManager[None]]
     needs: Requirement | None = None
     stir: Callable[[Victim], None] | None = None
-    """What goes on while the doctor looks: it sees of slow or lost things only what happens between its two looks."""
+    """Work while the doctor looks: it sees of slow or lost things only what happens between its two looks."""
     look_s: float = 2.0
     """Time between the two looks."""
 

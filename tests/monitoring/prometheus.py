@@ -21,7 +21,7 @@ from tests.requirements import REPOSITORY, path_of
 
 RULES: Final = REPOSITORY / "deploy" / "monitoring" / "rules.yml"
 WINDOW: Final = "15s"
-"""What the windows of rates become."""
+"""Window of all rates, in place of those of the rules."""
 PATIENT_S: Final = "> 300"
 IMPATIENT_S: Final = "> 3"
 ANSWER_TIMEOUT_S: Final = 10.0

@@ -23,7 +23,7 @@ class Totals:
     counts: Counter[str] = field(default_factory=Counter)
     met: Counter[str] = field(default_factory=Counter)
     trace: int = 0
-    """Of all runs, the same in whatever order they ran."""
+    """Sum over all runs, the same in whatever order they ran."""
 
     def add(self, outcome: Outcome) -> None:
         self.seeds += 1

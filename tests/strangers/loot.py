@@ -20,9 +20,9 @@ class Loot(NamedTuple):
     """All of it, ready to be shown."""
 
     peers: dict[str, ssl.SSLContext]
-    """For the port of peers, by what the certificate is."""
+    """Contexts for the port of peers, by the kind of certificate."""
     clients: dict[str, ssl.SSLContext]
-    """For the HTTP API, by what the certificate is; with `nothing`, none is shown."""
+    """Contexts for the HTTP API, by the kind of certificate; with `nothing`, none is shown."""
     tokens: dict[str, str]
     """Bearer tokens by what they are."""
     secret: bytes

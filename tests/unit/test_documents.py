@@ -29,7 +29,7 @@ NAME: Final = re.compile(r"`([A-Za-z_]\w*(?:\.(?!py`)\w+)?)`")
 IN_FILE: Final = re.compile(r"`([A-Za-z_][\w.]*)`,? (?:in|of) `([\w./-]+\.py)`")
 FILE_WITH: Final = re.compile(r"`([\w./-]+\.py)`(?:, | \()`([A-Za-z_]\w*(?:\.(?!py`)\w+)?)`")
 OF_PYTHON: Final = {"SimpleQueue", "call_soon_threadsafe", "fdatasync", "pread", "threading.Lock"}
-"""What the standard library or the system has, not a file of the walk."""
+"""Names of the standard library or the system, which no file of the walk has."""
 
 
 def _prose(text: str) -> Iterator[tuple[int, str]]:

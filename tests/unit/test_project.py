@@ -3,11 +3,12 @@ readable. `lint-imports` holds the layers, and that no imports form a circle.
 """
 
 import ast
+import itertools
 import re
 import subprocess
 import tomllib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,6 +34,11 @@ NO_SUBJECT = re.compile(
     re.IGNORECASE,
 )
 """Prepositions and pronouns: a docstring that begins with one leaves its subject to be guessed."""
+THIRD_PERSON = re.compile(
+    "(?:Add|Allocate|Appl(?=ie)|Begin|Check|Close|Compare|Count|Cut|End|Forget|Give|Make|Open|Raise|Read|Remove|Rename|"
+    "Report|Reserve|Return|Send|Set|Start|Stop|Store|Sync|Take|Tell|Verif(?=ie)|Wait|Write|Yield)(?:ie)?s "
+)
+"""Verbs that a function's docstring has in the imperative: "Return", not "Returns"."""
 CODE_FOLDERS = ("cluster", "raft", "store", "client", "spark", "deploy", "examples", "tests")
 
 PACKAGES = (ROOT, ROOT / "client", ROOT / "spark")
@@ -124,7 +130,26 @@ def test_a_docstring_begins_with_a_verb_or_a_noun(sources: list[Source]) -> None
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     for source in sources:
         texts = [text for node in source.nodes if isinstance(node, kinds) and (text := ast.get_docstring(node))]
+        texts.extend(text for node in source.nodes for text in _docstrings_of_fields(node))
         assert [text for text in texts if NO_SUBJECT.match(text)] == [], source.name
+
+
+def test_a_function_is_told_what_to_do(sources: list[Source]) -> None:
+    """The docstrings of functions are imperatives; a test's may be a sentence about the product."""
+    for source in sources:
+        functions = [node for node in source.nodes if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+        texts = [ast.get_docstring(node) or "" for node in functions if not node.name.startswith("test_")]
+        assert [text for text in texts if THIRD_PERSON.match(text)] == [], source.name
+
+
+def _docstrings_of_fields(node: ast.AST) -> Iterator[str]:
+    """Yield the strings that follow assignments in a class or a module."""
+    body = node.body if isinstance(node, (ast.Module, ast.ClassDef)) else []
+    for assignment, following in itertools.pairwise(body):
+        if isinstance(assignment, (ast.Assign, ast.AnnAssign)) and isinstance(following, ast.Expr):
+            text = ast.literal_eval(following.value) if isinstance(following.value, ast.Constant) else None
+            if isinstance(text, str):
+                yield text
 
 
 def test_every_make_target_is_listed_with_what_it_does() -> None:

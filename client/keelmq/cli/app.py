@@ -25,7 +25,7 @@ SUMMARIES: Final = {
     "operations.cluster": "The state of the cluster.",
     "operations.client": "The clients of the cluster.",
     "operations.node": "Single nodes while they run.",
-    "operations.audit": "Who changed what, and who was denied.",
+    "operations.audit": "List changes and refusals, with the names of those who asked.",
     "operations.definitions": "Export and import what is set: topics, groups, settings, users without tokens.",
     "operations.log": "Show the commit log, as a replica delivers it.",
     "operations.backup": "Backups of the whole cluster; keelmqd restore brings them back.",

@@ -17,7 +17,7 @@ UNKNOWN: Final = object()
 
 _DECIMAL: Final = re.compile(r"-?[0-9]{1,18}")
 _FLAGS: Final = {"0": False, "false": False, "1": True, "true": True}
-"""What variables of the environment say."""
+"""Values of environment variables that are flags."""
 
 
 class PlainOption(TyperOption):

@@ -66,7 +66,7 @@ class ReaderOptions(msgspec.Struct, frozen=True):
     """Returns the group that pulls name."""
 
     def __post_init__(self) -> None:
-        """Raises InvalidRequest for a number out of its range."""
+        """Raise InvalidRequest for a number out of its range."""
         check_range("wait_ms", self.wait_ms, 0, WAIT_MS_MAX)
         check_range("prefetch_messages", self.prefetch_messages, 1, 1_000_000)
         check_range("prefetch_bytes", self.prefetch_bytes, 1, 1 << 40)

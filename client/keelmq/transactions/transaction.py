@@ -84,7 +84,7 @@ class Outcome(enum.StrEnum):
     COMMIT_PENDING = "commit_pending"
     """The local decision is commit, but it did not reach the broker: the check will finish the transaction."""
     ROLLBACK_PENDING = "rollback_pending"
-    """As COMMIT_PENDING, for a rollback. The messages are not visible meanwhile."""
+    """Rolled back, and not yet known to the broker, as with COMMIT_PENDING. The messages are not visible meanwhile."""
     UNKNOWN = "unknown"
     """The local transaction left the decision to the check."""
 

@@ -52,7 +52,7 @@ COMMAND: Final = "restore"
 STORE: Final = "s3://"
 """Beginning of the name of a backup in an object store."""
 BEGUN: Final = temporary_of(Path(UNFINISHED_FILE)).name
-"""What a restore leaves that was interrupted in its first write."""
+"""The file that a restore leaves which was interrupted in its first write."""
 CACHE_BYTES: Final = 1 << 20
 RESTORE_ID_BYTES: Final = 8
 

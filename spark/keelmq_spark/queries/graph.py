@@ -41,7 +41,7 @@ _OTHERS: Final = """
 """Half messages that never became visible and have the id of a message that did, by when they were prepared."""
 
 _WITHOUT_OTHERS: Final = "ANTI JOIN others o ON o.node_id = e.{0} AND o.first_ts = e.ts"
-"""What `others` are left out with; it is left out itself where there are none, which is usual and faster."""
+"""Clause that leaves `others` out; a query without others has no such clause, which is usual and faster."""
 
 _PRODUCED: Final = "SELECT src, dst, ts, event_id FROM edges e {0} WHERE e.kind = 'PRODUCED'"
 """Edges from producer groups to their messages, without those of `others`."""
@@ -72,7 +72,7 @@ class Graph:
     """A read-only view of the tables as they were when it was opened. Use it as a context manager."""
 
     def __init__(self, place: Place) -> None:
-        """Raises NoTables, and TablesError for tables that cannot be read."""
+        """Raise NoTables, and TablesError for tables that cannot be read."""
         self._place = place
         self._open()
 

@@ -53,7 +53,7 @@ class Story(NamedTuple):
     rows: Sequence[Row]
     links: Sequence[Link]
     labels: Mapping[str, str]
-    """What is written at each row."""
+    """Text at each row."""
     traces: Sequence[str]
     messages_left_out: int
 

@@ -53,7 +53,7 @@ class Tables:
     """
 
     def __init__(self, place: Place, format: Format = "delta") -> None:
-        """Raises TablesError for a place that cannot have such tables, or be reached."""
+        """Raise TablesError for a place that cannot have such tables, or be reached."""
         self.storage = storage_of(place)
         self._commits = Commits(self.storage)
         self.commit: Commit | None = self._commits.last()

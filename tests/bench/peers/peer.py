@@ -25,7 +25,7 @@ class Variant(NamedTuple):
     name: str
     title: str
     flavour: str = ""
-    """What the load generator is told, where one cluster serves several variants."""
+    """Argument for the load generator, where one cluster serves several variants."""
 
 
 class Slice(NamedTuple):

@@ -33,7 +33,7 @@ class Limits(NamedTuple):
     """How often a slice that does not count is repeated."""
     strace_s: float
     limit_s: float
-    """After this time no turn begins, and the comparison ends with what it has; 0: no limit."""
+    """Time after which no turn begins, and the comparison ends with the turns that it has; 0: no limit."""
 
 
 class Rounds:

@@ -73,7 +73,7 @@ def counts_a_sync_across_a_cut(log: CommitLog, error: BaseException | None = Non
 
 
 def goes_on_syncing_the_old_segment(_log: CommitLog, file: File) -> None:
-    """Syncs go on with the previous segment after a rollover."""
+    """The previous segment is synced also after a rollover."""
     file.close()
 
 

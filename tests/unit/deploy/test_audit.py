@@ -22,7 +22,7 @@ Tool = Callable[[str, str], None]
 
 @pytest.fixture
 def tool(tmp_path: Path) -> Tool:
-    """Makes a program, in the place of one of the tools, from lines of Python."""
+    """Make a program, in the place of one of the tools, from lines of Python."""
 
     def make(name: str, code: str) -> None:
         path = tmp_path / name

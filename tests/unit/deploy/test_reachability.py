@@ -17,7 +17,7 @@ from deploy.rollout.inventory import read_inventory
 from deploy.rollout.reachability import obstacles
 
 HERE = "0.0.0.0"
-"""This machine by an address that is no loopback address, as a host has for others."""
+"""Address of this machine that is no loopback address, as a host has for others."""
 ADMIN_URL = "http://10.0.0.1:7071"
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Outcome = Literal["done", "failed", "denied", "redirected", "begun"]
 
-app = typer.Typer(no_args_is_help=True, help="Who changed what, and who was denied.")
+app = typer.Typer(no_args_is_help=True, help="List changes and refusals, with the names of those who asked.")
 
 MAX_DEFAULT: Final = 100
 MAX_MAX: Final = 10_000

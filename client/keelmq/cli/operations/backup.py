@@ -41,7 +41,7 @@ FRAME_TIMEOUT_MS: Final = 30_000
 IDLE_SHARE: Final = 4
 """Part of the time after which a node gives up a backup, in which it is asked for something in any case."""
 TAIL_BYTES: Final = 4096
-"""What is compared of the ends of two backups; the last frame, with the digest of all, is smaller."""
+"""Bytes at the ends of two backups that are compared; the last frame, with the digest of all, is smaller."""
 
 BackupName = Annotated[str, typer.Argument(metavar="FILE|S3_URL", help="File of the backup, or s3://BUCKET/KEY.")]
 Endpoint = Annotated[

@@ -19,7 +19,7 @@ PRIVATE_MODE: Final = 0o600
 """Mode of the file: it holds the messages of all clients and the hashes of their tokens."""
 
 Found = dict[str, Any]
-"""What a backup in a list says of itself, with its `file` and `bytes`, or an `error`."""
+"""Description of a backup in a list: the fields of its first frame, with its `file` and `bytes`, or an `error`."""
 
 
 class Opened(NamedTuple):

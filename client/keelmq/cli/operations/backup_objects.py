@@ -29,9 +29,9 @@ PART_BYTES_MAX: Final = 1 << 30
 PARTS_MAX: Final = 10_000
 """Number of parts that stores take for one object."""
 RANGE_BYTES: Final = 8 << 20
-"""What one request reads of an object that is read as a whole."""
+"""Bytes that one request reads of an object that is read as a whole."""
 SUMMARY_BYTES: Final = 16 << 10
-"""What is read of an object for its first frame."""
+"""Bytes that are read of an object for its first frame."""
 LEFT_AFTER: Final = timedelta(days=1)
 """Age of an upload of which is taken that its writer has gone."""
 MARK: Final = "keelmq-upload"
@@ -53,7 +53,7 @@ class ObjectPlace:
         self._store, self._part_bytes = store, part_bytes
 
     def prepare(self) -> None:
-        """Raises Conflict if the object exists. Credentials that may only write are no hindrance; then it is found
+        """Raise Conflict if the object exists. Credentials that may only write are no hindrance; then it is found
         out at the end.
         """
         if self._is_folder:

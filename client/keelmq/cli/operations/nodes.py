@@ -51,7 +51,7 @@ def add_node(
             "--token-minutes",
             min=1,
             max=1_440,
-            help="Make a join token as well, for so long: the node is started with it afterwards.",
+            help="Make a join token as well, which is valid for this time: the node is started with it afterwards.",
         ),
     ] = None,
     servers: Servers = DEFAULT_SERVERS,

@@ -31,7 +31,7 @@ _DENIED: Final = {"AccessDenied", "AllAccessDisabled", "AccountProblem", "403"}
 _OTHER_REGION: Final = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
 _ABSENT: Final = {"NoSuchKey", "404"}
 EXISTS: Final = {"PreconditionFailed", "ConditionalRequestConflict"}
-"""What a store answers to a condition that does not hold."""
+"""Codes of a store's answer to a condition that does not hold."""
 _CREDENTIALS_MISSING: Final = {
     *("NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "ProfileNotFound"),
     *("InvalidConfigError", "TokenRetrievalError", "SSOTokenLoadError", "UnauthorizedSSOTokenError", "SSOError"),

@@ -46,7 +46,7 @@ def top(
     interval: Annotated[
         float, typer.Option("--interval", min=0.1, max=3600.0, help="Seconds between two rounds.")
     ] = 2.0,
-    rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="End after so many rounds.")] = None,
+    rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="Maximum number of rounds.")] = None,
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:

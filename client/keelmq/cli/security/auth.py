@@ -117,7 +117,7 @@ def create_token(
 @token_app.command(epilog="Example:  keelmq auth token revoke shop 3f2a9c0d1b4e")
 def revoke(
     user: UserName,
-    token_id: Annotated[str, typer.Argument(metavar="TOKEN_ID", help="As `keelmq auth user show` names it.")],
+    token_id: Annotated[str, typer.Argument(metavar="TOKEN_ID", help="Id, as in `keelmq auth user show`.")],
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:

@@ -162,7 +162,7 @@ def _first_in(certificate_file: Path) -> x509.Certificate:
 
 
 def _require_same_name(certificate_file: Path, subject: Subject) -> None:
-    """Raises Conflict when the certificate in the file names another node or application. One that names no node may
+    """Raise Conflict when the certificate in the file names another node or application. One that names no node may
     become one of a node.
     """
     facts = facts_of(_first_in(certificate_file), certificate_file)
