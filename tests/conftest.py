@@ -15,6 +15,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A background job of a script is started so, and what the tests start would inherit it, deaf to Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+for _variable in ("KEELMQ_TOKEN", "KEELMQ_TOKEN_FILE"):  # of whoever runs the tests: they show their own tokens
+    os.environ.pop(_variable, None)
+
 # Nothing is judged by a clock on the wall: a busy machine is slow. The examples of a tree are always the same, but in
 # `make fuzz`, where they are random (docs/decisions.md, 79); a failure prints the decorator that replays it.
 settings.register_profile(

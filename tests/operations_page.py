@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from tests.e2e.test_deploy import OPTIONS, toml_lines
+from tests.e2e.deployment import OPTIONS, toml_lines
 from tests.followed_page import files_and_steps, require_as_written, run, script_of
 from tests.lose_host import lose
 from tests.requirements import REPOSITORY

@@ -33,7 +33,6 @@ FREE_SHARE: Final = 2
 """How many times the size of a backup a host needs: the file itself, and the data that is made of it."""
 ACCEPT: Final = "--i-accept-the-loss-of-what-only-others-had"
 _LOG_END: Final = re.compile(r"log: entries \d+ to (\d+), the last one of term (\d+)")
-_ALONE: Final = "is the only voter already"
 
 
 class Backup(NamedTuple):

@@ -42,10 +42,6 @@ class GroupQueries:
         """Return the number of members of all groups together."""
         return sum([len(group.record.members) for group in self._groups.values()])
 
-    def all(self) -> list[GroupView]:
-        """Return all groups in the order of their names."""
-        return [view_of(self._groups[name]) for name in self._names]
-
     def names(self, after: str | None, limit: int) -> list[str]:
         """Return at most `limit` group names after `after`, in order."""
         return self._names.after(after, limit)

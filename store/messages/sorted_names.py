@@ -36,8 +36,3 @@ class SortedNames:
         """
         begin = 0 if name is None else bisect_right(self._names, name)
         return self._names[begin : begin + limit]
-
-    def starting(self, name: str, limit: int) -> list[str]:
-        """Return at most `limit` names from `name` on, including `name` itself if it is in the set."""
-        begin = bisect_left(self._names, name)
-        return self._names[begin : begin + limit]

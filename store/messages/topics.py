@@ -221,10 +221,6 @@ class Topics:
         """Return at most `limit` topics after `name`, in the order of their names."""
         return [self._topics[each] for each in self._names.after(name, limit)]
 
-    def starting(self, name: str, limit: int) -> list[Topic]:
-        """Return at most `limit` topics from `name` on, in the order of their names."""
-        return [self._topics[each] for each in self._names.starting(name, limit)]
-
     def users_after(self, name: str | None, limit: int) -> list[Topic]:
         """Return topics like `after`, without system topics."""
         return [self._topics[each] for each in self._user_names.after(name, limit)]

@@ -20,10 +20,6 @@ class QueriesOnGroups:
     def group(self, name: str) -> GroupView | None:
         return self._groups.view(name)
 
-    def groups(self) -> list[GroupView]:
-        """Return all groups with their members. For tests only: the cost grows with all members; see `group_names`."""
-        return self._groups.all()
-
     @property
     def groups_count(self) -> int:
         return len(self._groups)

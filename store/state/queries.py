@@ -28,7 +28,7 @@ from store.messages.outcomes import OutcomeOf
 from store.messages.topics import Topic
 from store.state.group_queries import QueriesOnGroups
 from store.state.log_holders import LogHolder, LogHolders
-from store.state.message_search import MessagePlace, MessageSearch, TraceEvent, order_of
+from store.state.message_search import MessagePlace, MessageSearch, TraceEvent
 from store.state.release import Releases
 from store.state.tables import Tables
 from store.state.walks import Walks
@@ -98,11 +98,6 @@ class Queries(QueriesOnGroups, ABC):
         """Return a page of `topics`: at most `limit`, after the topic `name`."""
         page = self._topics.after(name, limit) if system else self._topics.users_after(name, limit)
         return [topic.info() for topic in page]
-
-    def topics_starting(self, prefix: str, limit: int) -> list[str]:
-        """Return the names of topics that begin with `prefix`, in order, at most `limit`."""
-        page = self._topics.starting(prefix, limit)
-        return [topic.name for topic in page if topic.name.startswith(prefix)]
 
     def queue_ranges(self, topic: str) -> list[QueueRange]:
         found = self._topics.require(topic)
@@ -239,12 +234,8 @@ class Queries(QueriesOnGroups, ABC):
         row = self._queues.row_at(found, queue, offset) if offset < found.ends[queue] else None
         return row if row is not None and offset < row.next_offset else None
 
-    def message_trace(self, place: MessagePlace) -> list[TraceEvent]:
-        """Return the recorded events of a message, in order. For tests only: visits all groups that read the topic."""
-        return sorted(filter(None, self._search.trace(place)), key=order_of)
-
     def trace_steps(self, place: MessagePlace) -> Iterator[TraceEvent | None]:
-        """Yield the events of `message_trace`, in any order, and None between two steps: entries may be applied
+        """Yield the recorded events of a message, in any order, and None between two steps: entries may be applied
         then.
         """
         return self._search.trace(place)

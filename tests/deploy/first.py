@@ -8,7 +8,7 @@ from typing import Final
 
 from deploy.reporting.result import result_of
 from tests.deploy.trial import Trial
-from tests.e2e.test_deploy import load
+from tests.e2e.deployment import load
 
 FIVE: Final = {1: 1, 2: 2, 3: 3, 4: 4, 5: 5}
 GOAL_S: Final = 60.0

@@ -12,7 +12,7 @@ from typing import Final
 
 from tests.chaos.network import Network, host_of
 from tests.e2e.cluster_process import wait_for
-from tests.e2e.test_deploy import Deployment
+from tests.e2e.deployment import Deployment
 from tests.patience import PATIENCE_S
 from tests.requirements import REPOSITORY, Requirement, path_of
 

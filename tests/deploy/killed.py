@@ -3,8 +3,8 @@
 import asyncio
 
 from tests.deploy.trial import Trial, kill_and_wipe
+from tests.e2e.deployment import load
 from tests.e2e.killed_tool import kill_at_steps
-from tests.e2e.test_deploy import load
 from tests.e2e.test_deploy_verbs import members, releases
 
 

@@ -15,7 +15,7 @@ from keelmq import Admin, Connection
 from tests.bench import load as bench
 from tests.deploy.trial import Trial, kill_and_wipe
 from tests.e2e.cluster_process import wait_for
-from tests.e2e.test_deploy import Deployment, load
+from tests.e2e.deployment import Deployment, load
 from tests.patience import PATIENCE_S
 
 GIB: Final = 1 << 30

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.deploy.trial import Trial
-from tests.e2e.test_deploy import load
+from tests.e2e.deployment import load
 from tests.patience import RUN_PATIENCE_S
 from tests.requirements import ANSIBLE
 

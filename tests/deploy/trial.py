@@ -14,7 +14,7 @@ from keelmq import Connection
 from keelmq.consuming.group_session import first_offset
 from tests.deploy.hosts import Hosts
 from tests.e2e.cluster_process import wait_for
-from tests.e2e.test_deploy import Deployment
+from tests.e2e.deployment import Deployment
 from tests.patience import RUN_PATIENCE_S
 from tests.versions.releases import Release
 

@@ -6,7 +6,7 @@ from deploy.reporting.result import result_of
 from tests.chaos.network import host_of
 from tests.deploy.hosts import PEER_PORT
 from tests.deploy.trial import Trial, kill_and_wipe
-from tests.e2e.test_deploy import load
+from tests.e2e.deployment import load
 
 
 class Verbs(Trial):

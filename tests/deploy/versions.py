@@ -1,7 +1,7 @@
 """A real upgrade between two versions over ssh, under load: from the last release to this tree, and back, twice."""
 
 from tests.deploy.trial import Trial
-from tests.e2e.test_deploy import load
+from tests.e2e.deployment import load
 
 
 class Versions(Trial):

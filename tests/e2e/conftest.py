@@ -11,6 +11,8 @@ from tests.databases import engine as engine
 from tests.databases import postgresql_url as postgresql_url
 from tests.databases import sqlite_engine as sqlite_engine
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess
+from tests.e2e.deployment import Deployment
+from tests.e2e.deployment import ssh_deployment as ssh_deployment
 from tests.e2e.fixtures import shared_cluster
 from tests.e2e.forked_command import make_program
 from tests.e2e.loop_steps import BUSY_STEP_MS_MAX, VARIABLE, step_logs
@@ -41,6 +43,16 @@ def forked_nodes() -> Iterator[None]:
 def keelmqd(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return the path of a program that behaves as the command and costs little."""
     return str(make_program(tmp_path_factory.mktemp("keelmqd")))
+
+
+@pytest.fixture
+def deployment(tmp_path: Path, keelmqd: str) -> Iterator[Deployment]:
+    """Yield an inventory of three nodes on this machine, which are stopped afterwards."""
+    made = Deployment(tmp_path, {"program": keelmqd})
+    try:
+        yield made
+    finally:
+        made.end()
 
 
 @pytest.fixture(autouse=True)

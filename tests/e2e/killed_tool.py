@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from tests.requirements import REPOSITORY
 
 if TYPE_CHECKING:
-    from tests.e2e.test_deploy import Deployment
+    from tests.e2e.deployment import Deployment
 
 STEP: Final = re.compile(r"^ +[\d.]+ s  \d+ of \d+: (.*)$")
 """A line with which the tool says that it begins a step."""

@@ -13,7 +13,7 @@ import pytest
 
 from deploy.reporting.result import result_of
 from keelmq.version import VERSION
-from tests.e2e.test_deploy import Deployment
+from tests.e2e.deployment import Deployment
 from tests.patience import PATIENCE_S
 from tests.requirements import BUILDING, DEBIAN_ROOT, REPOSITORY
 

@@ -10,7 +10,7 @@ import pytest
 
 from deploy.local_nodes import free_ports
 from tests.e2e.closed_cluster import ADMINISTRATOR, administrator_file
-from tests.e2e.test_deploy import Deployment
+from tests.e2e.deployment import Deployment
 from tests.e2e.test_deploy_verbs import result
 from tests.patience import PATIENCE_S
 from tests.requirements import BASH, REPOSITORY

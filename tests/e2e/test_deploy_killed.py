@@ -1,26 +1,14 @@
 """Verbs of `keelmq-deploy` killed at each of their steps, one after the other: they end as if they had not been."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from deploy.local_nodes import free_ports
 from tests.e2e.cluster_process import wait_for
+from tests.e2e.deployment import Deployment
 from tests.e2e.killed_tool import kill_at_steps
-from tests.e2e.test_deploy import Deployment
 from tests.e2e.test_deploy_verbs import members, result
 
 pytestmark = pytest.mark.process
-
-
-@pytest.fixture
-def deployment(tmp_path: Path, keelmqd: str) -> Iterator[Deployment]:
-    made = Deployment(tmp_path, {"program": keelmqd})
-    try:
-        yield made
-    finally:
-        made.end()
 
 
 def test_a_cluster_is_made_changed_and_destroyed_by_a_tool_that_is_killed(deployment: Deployment) -> None:

@@ -10,7 +10,6 @@ import socket
 import ssl
 import tarfile
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +21,10 @@ from deploy.rollout.host_releases import point
 from deploy.rollout.host_root import running
 from deploy.rollout.support_bundle import REDACTED, redacted
 from tests.e2e.cluster_process import wait_for
-from tests.e2e.test_deploy import Deployment, kill_once, load
+from tests.e2e.deployment import Deployment, kill_once, load
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
-
-
-@pytest.fixture
-def deployment(tmp_path: Path, keelmqd: str) -> Iterator[Deployment]:
-    made = Deployment(tmp_path, {"program": keelmqd})
-    try:
-        yield made
-    finally:
-        made.end()
 
 
 def members(deployment: Deployment) -> dict[int, str]:

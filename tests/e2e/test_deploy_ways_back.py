@@ -15,21 +15,12 @@ from deploy.rollout.ways_back import ACCEPT
 from keelmq import Connection
 from keelmq.consuming.group_session import first_offset
 from tests.e2e.cluster_process import wait_for
+from tests.e2e.deployment import Deployment, kill_once, load
 from tests.e2e.killed_tool import kill_at_steps
-from tests.e2e.test_deploy import Deployment, kill_once, load
 from tests.e2e.test_deploy_verbs import members, result
 from tests.object_store import StoreProcess
 
 pytestmark = pytest.mark.process
-
-
-@pytest.fixture
-def deployment(tmp_path: Path, keelmqd: str) -> Iterator[Deployment]:
-    made = Deployment(tmp_path, {"program": keelmqd})
-    try:
-        yield made
-    finally:
-        made.end()
 
 
 @pytest.fixture

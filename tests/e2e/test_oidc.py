@@ -54,12 +54,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, issuer: TokenIssuer) -> It
         yield closed
 
 
-@pytest.fixture(autouse=True)
-def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("KEELMQ_TOKEN", raising=False)
-    monkeypatch.delenv("KEELMQ_TOKEN_FILE", raising=False)
-
-
 def knows(node: NodeProcess, token: str) -> bool:
     return node.request("GET", "/v1/principal", headers=bearer(token)).status == 200
 

@@ -2,26 +2,14 @@
 
 import socket
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from tests.e2e.deployment import Deployment
 from tests.e2e.small_disk import mounted_disk
-from tests.e2e.test_deploy import Deployment, ssh_deployment
 from tests.requirements import SMALL_DISK
 
-__all__ = ["ssh_deployment"]
 pytestmark = pytest.mark.process
-
-
-@pytest.fixture
-def deployment(tmp_path: Path, keelmqd: str) -> Iterator[Deployment]:
-    made = Deployment(tmp_path, {"program": keelmqd})
-    try:
-        yield made
-    finally:
-        made.end()
 
 
 def defects(deployment: Deployment) -> str:

@@ -28,12 +28,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess
         yield closed
 
 
-@pytest.fixture(autouse=True)
-def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("KEELMQ_TOKEN", raising=False)
-    monkeypatch.delenv("KEELMQ_TOKEN_FILE", raising=False)
-
-
 async def token_of(cluster: ClusterProcess, user: str, *rules: Rule) -> str:
     administration = Connection(cluster.servers, token=ADMINISTRATOR)
     try:

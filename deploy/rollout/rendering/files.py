@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -75,10 +75,6 @@ def refuse_foreign(directory: Path) -> None:
         return
     if not directory.is_dir() or any(directory.iterdir()):
         raise RenderError(f"{directory} is there and was not rendered by keelmq-deploy; choose another directory")
-
-
-def names_below(files: Iterable[str], directory: str) -> list[str]:
-    return sorted(name for name in files if name.startswith(f"{directory}/"))
 
 
 def _write(path: Path, file: File, owner: int | None) -> None:

@@ -29,6 +29,7 @@ from store.errors import Refused
 from store.log.record import KIND_ENTRY, Entry
 from store.messages.topics import RETRY_PREFIX
 from store.state.machine import StateMachine
+from tests.whole_state import groups_of
 
 from .delays import Delays
 from .events import EntryEvents
@@ -126,7 +127,7 @@ class History:
             if isinstance(command, DeleteGroup) and isinstance(result, GroupDeleted):
                 self.pops.check_deleted(command, machine)
         if any(isinstance(command, _GROUPS_CHANGE) for command in commands):
-            for view in machine.groups():
+            for view in groups_of(machine):
                 names = (*view.topics, RETRY_PREFIX + view.group)
                 topics = [topic for name in names if (topic := machine.topic(name)) is not None]
                 self.groups.check_view(view, {topic.topic: topic.queues for topic in topics})

@@ -13,12 +13,6 @@ NAMED = Origin.parse("http://10.0.0.1:7081")
 ELSEWHERE = Origin.parse("http://10.0.0.9:7081")
 
 
-@pytest.fixture(autouse=True)
-def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("KEELMQ_TOKEN", raising=False)
-    monkeypatch.delenv("KEELMQ_TOKEN_FILE", raising=False)
-
-
 def test_without_a_token_nothing_is_shown() -> None:
     credentials = Credentials(None, [NAMED])
     assert credentials.header(NAMED) == ""

@@ -9,6 +9,9 @@ from typing import Any
 
 from deploy.local_nodes import free_ports
 
+Run = Callable[..., tuple[int, str]]
+"""Runs a verb with its arguments; returns the exit code and the output."""
+
 
 class Cluster:
     """Three nodes, of which node 1 leads. `down` do not answer; a DELETE takes a member away."""

@@ -3,7 +3,7 @@
 import json
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from deploy.local_nodes import free_ports
-from deploy.rollout import __main__, transport
+from deploy.rollout import transport
 from deploy.rollout.health import Probe
 from deploy.rollout.inventory import read_inventory
 from deploy.rollout.reachability import obstacles
+from tests.unit.deploy.stand_ins import Run
 
 HERE = "0.0.0.0"
 """Address of this machine that is no loopback address, as a host has for others."""
@@ -90,21 +91,6 @@ def write(directory: Path, url_port: int, options: str, ssh: str = "") -> Path:
 
 def at(port: int) -> str:
     return f'admin_listen = "0.0.0.0:{port}"'
-
-
-Run = Callable[..., tuple[int, str]]
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def run_verb(*arguments: str) -> tuple[int, str]:
-        inventory = str(tmp_path / "cluster.toml")
-        monkeypatch.setattr(sys, "argv", ["keelmq-deploy", *arguments, "-i", inventory])
-        code = __main__.main()
-        captured = capsys.readouterr()
-        return code, captured.out + captured.err
-
-    return run_verb
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from deploy.rollout.inventory import read_inventory
 from deploy.rollout.transport import Host, HostError, agent_source
 from deploy.rollout.verbs import Verbs
 from tests.e2e.cluster_process import wait_for
-from tests.unit.deploy.stand_ins import Cluster
+from tests.unit.deploy.stand_ins import Cluster, Run
 
 OWNER = "node {} of the cluster shop\n"
 
@@ -56,9 +56,6 @@ def never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     source = agent_source().replace(f"BUSY_S_MAX = {host_root.BUSY_S_MAX}", "BUSY_S_MAX = 0.0")
     assert source != agent_source()
     monkeypatch.setattr("deploy.rollout.transport.agent_source", lambda: source)
-
-
-Run = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture

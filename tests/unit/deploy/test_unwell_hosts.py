@@ -2,18 +2,15 @@
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from deploy.rollout import __main__
 from deploy.rollout.host_root import MARK
 from deploy.rollout.transport import Host, HostError
-from tests.unit.deploy.stand_ins import Cluster
-
-Run = Callable[..., tuple[int, str]]
+from tests.unit.deploy.stand_ins import Cluster, Run
 
 
 @pytest.fixture
@@ -25,17 +22,6 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     made.inventory(tmp_path)
     yield made
     made.end()
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def run_verb(*arguments: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["keelmq-deploy", *arguments, "-i", str(tmp_path / "cluster.toml")])
-        code = __main__.main()
-        captured = capsys.readouterr()
-        return code, captured.out + captured.err
-
-    return run_verb
 
 
 @pytest.mark.usefixtures("cluster")

@@ -1,16 +1,12 @@
 """An inventory whose URLs lead to another cluster, or to another node: no verb goes by what these say."""
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from deploy.rollout import __main__
 from deploy.rollout.transport import Host
-from tests.unit.deploy.stand_ins import Cluster
-
-Run = Callable[..., tuple[int, str]]
+from tests.unit.deploy.stand_ins import Cluster, Run
 
 
 @pytest.fixture
@@ -18,18 +14,6 @@ def cluster() -> Iterator[Cluster]:
     made = Cluster()
     yield made
     made.end()
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def run_verb(*arguments: str) -> tuple[int, str]:
-        inventory = str(tmp_path / "cluster.toml")
-        monkeypatch.setattr(sys, "argv", ["keelmq-deploy", *arguments, "-i", inventory])
-        code = __main__.main()
-        captured = capsys.readouterr()
-        return code, captured.out + captured.err
-
-    return run_verb
 
 
 @pytest.mark.parametrize(

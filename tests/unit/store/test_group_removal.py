@@ -19,6 +19,7 @@ from store.commands.topics import PutTopic
 from store.commands.transactions import Decide, Decided, RecordChecks
 from store.messages.topics import DISCARDED_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from tests.unit.store.replica import Replica, header, prepare, produce
+from tests.whole_state import trace_of
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +105,7 @@ def test_a_trace_does_not_go_on_with_a_message_of_a_later_group_of_that_name(rep
         (place,) = (
             found for found in replica.machine.message_places("orders", f"b1-{offset}", 10) if found.offset == offset
         )
-        return [(event.event, event.topic) for event in replica.machine.message_trace(place)]
+        return [(event.event, event.topic) for event in trace_of(replica.machine, place)]
 
     before = events_of_message(4)
     assert before == [

@@ -26,6 +26,7 @@ from store.commands.views import GroupOffset, GroupView
 from store.groups.assignment import assign
 from store.index import keys
 from tests.unit.store.replica import Replica, header, produce
+from tests.whole_state import groups_of
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +66,7 @@ def test_the_first_member_gets_every_queue(replica: Replica) -> None:
     found = group(replica)
     assert (found.generation, found.topics) == (1, ("orders", "points"))
     assert found.members[0].assignment == everything
-    assert replica.machine.groups() == [found]
+    assert groups_of(replica.machine) == [found]
     assert replica.machine.group("other") is None
 
 
@@ -176,7 +177,7 @@ def test_a_group_that_was_stored_without_filters_reads_everything(replica: Repli
 def test_a_subscription_needs_topics_that_exist(replica: Replica) -> None:
     assert replica.refusal(join("m1", "orders", "nowhere")).code == "topic_not_found"
     assert replica.refusal(JoinGroup("g", "m1", "c", (), 30_000)).code == "invalid_request"
-    assert replica.machine.groups() == []
+    assert groups_of(replica.machine) == []
 
 
 def test_offsets_are_committed_all_or_none_and_survive_a_restart(replica: Replica) -> None:

@@ -34,6 +34,7 @@ from store.limits import (
 from store.messages.log_references import Holder
 from tests.unit.store.references import assert_references_hold
 from tests.unit.store.replica import Replica, header, prepare, produce
+from tests.whole_state import trace_of
 
 Found = TypeVar("Found")
 
@@ -314,7 +315,7 @@ def test_the_trace_of_a_message_outlives_its_row_among_the_retries(exact: Replic
     assert exact.machine.row_of(RETRY, 0, 0) is None
     exact.one(SweepIndex(1_000))
     (place,) = exact.machine.message_places("orders", "b-0", 9)
-    assert [event.event for event in exact.machine.message_trace(place)] == [
+    assert [event.event for event in trace_of(exact.machine, place)] == [
         "produced",
         "given_back",
         "given_again",

@@ -27,6 +27,7 @@ from store.state.message_search import MessagePlace
 from tests.unit.store.broker_model import Model, identity, message_id_of
 from tests.unit.store.references import assert_references_hold
 from tests.unit.store.replica import Replica, block_of, dump, prepare, produce
+from tests.whole_state import trace_of
 
 STATE_AFTER = {"COMMIT": "committed", "ROLLBACK": "rolled_back", "DISCARD": "discarded"}
 """State of a transaction after an event of each type."""
@@ -263,7 +264,7 @@ class AgainstTheModel(RuleBasedStateMachine):
                     )
                     passed = [
                         event.committed_offset
-                        for event in self.replica.machine.message_trace(place)
+                        for event in trace_of(self.replica.machine, place)
                         if event.event == "consumed"
                     ]
                     assert passed == [committed for committed in commits if committed > offset][:1]
