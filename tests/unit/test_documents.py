@@ -160,3 +160,15 @@ def test_the_seams_are_described_with_the_names_that_they_have() -> None:
     assert len(described) > 60
     defined = frozenset().union(*map(_defined, SHIPPED))
     assert [name for name in described if name not in defined] == []
+
+
+# --- rooms -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("package", ["cluster", "raft", "store", "client/keelmq", "spark/keelmq_spark"])
+def test_the_rooms_name_every_module_and_folder_of_a_package(package: str) -> None:
+    rooms = _section("Rooms")
+    named = set(re.findall(r"`([\w.]+/?)`", rooms[rooms.index(f"| `{package}/`, from the top") :].split("\n\n", 1)[0]))
+    folders = {f"{path.parent.name}/" for path in (ROOT / package).glob("*/*.py")}
+    modules = {path.name for path in (ROOT / package).glob("*.py")} - {"__init__.py"}
+    assert (folders | modules) - named == set()
