@@ -13,6 +13,7 @@ from cluster.core.core import Core
 from cluster.messages.block_reader import BlockReader, FoundMessage, delivered
 from cluster.messages.blocks import BlockMessage
 from cluster.messages.pull_pages import SCAN_BYTES_MAX
+from cluster.problems import Problem
 from store.commands.views import Row
 from store.errors import TOPIC_NOT_FOUND, Refused
 from store.messages.message_index import KeyedMessage
@@ -153,3 +154,8 @@ class MessageFinder:
 
 def _behind(place: KeyedMessage) -> KeyedMessage:
     return place._replace(offset=place.offset + 1)
+
+
+def message_not_found(message_id: str) -> Problem:
+    detail = f"no message has the id {message_id}; an id is removed when the message's retention is over"
+    return Problem("message_not_found", detail, {"message_id": message_id})
