@@ -5,8 +5,7 @@ for the id of the cause in it. It reads beside the loop, and looks on the loop i
 in a piece of the log first, and at headers, blocks and messages only where those bytes are, or blocks are compressed.
 """
 
-import contextlib
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Final, Literal, NamedTuple
 
 from crc32c import crc32c
@@ -61,25 +60,18 @@ class CausedMessageView(Response, kw_only=True, frozen=True):
 
 
 class Place(NamedTuple):
-    """Where a search goes on: at a log entry, behind the messages in it that name the cause and were passed before."""
+    """Where a search goes on: at a log entry, behind the first `passed` of its messages."""
 
     index: int  # type: ignore[assignment]  # hides tuple.index
     passed: int
 
 
-class _Named(NamedTuple):
-    """A message of a log entry that names the cause, and the block that holds it."""
+class _Batch(NamedTuple):
+    """A batch of a log entry, with the offset of its block in the entry."""
 
     command: Produce | Prepare
     header: BatchHeader
     block_offset: int
-    ordinal: int
-    message: BlockMessage
-    names_topic: bool
-
-    @property
-    def message_id(self) -> str:
-        return self.message.message_id or f"{self.header.batch_id}-{self.ordinal}"
 
 
 class CausedSearch:
@@ -124,8 +116,8 @@ class CausedSearch:
                 break
             stopped_at = await self._through(data, passed)
             if stopped_at is not None:
-                return stopped_at
-            self.looked_bytes += len(data)
+                index, passed = stopped_at
+                break
             index, passed = following, 0
             if self._pace.is_over or self.looked_bytes >= READ_BYTES_MAX:
                 break
@@ -134,105 +126,125 @@ class CausedSearch:
 
     async def _through(self, data: bytes, passed: int) -> Place | None:
         """Look through whole records; `passed` is about the first one. Return where the page ended, if it did."""
-        if not await self._may_tell(data, 0, len(data)):
-            return None
-        at = 0
-        while at < len(data):
+        at = 0 if await self._may_tell(data, 0, len(data)) else len(data)
+        stopped_at = None
+        while at < len(data) and stopped_at is None:
             header = parse_header(data, at)
             assert header is not None, "the reader has verified the records"
-            begin, at = at + HEADER_BYTES, at + HEADER_BYTES + header.payload_length
-            if header.kind == KIND_ENTRY and await self._may_tell(data, begin, at):
-                entry = _Entry(self._core, data[begin:at], header.index, header.position)
+            begin, end = at + HEADER_BYTES, at + HEADER_BYTES + header.payload_length
+            if header.kind == KIND_ENTRY and await self._may_tell(data, begin, end):
+                entry = _Entry(self._core, data[begin:end], header.index, header.position)
                 stopped_at = await self._entry(entry, passed)
-                if stopped_at is not None:
-                    return stopped_at
+                if stopped_at is None and self._pace.is_over:
+                    stopped_at = Place(header.index + 1, 0)
+            if stopped_at is None or stopped_at.index > header.index:
+                at = end
             passed = 0
             await self._pace.step()
-        return None
+        self.looked_bytes += at
+        return stopped_at
 
     async def _may_tell(self, data: bytes, begin: int, end: int) -> bool:
         """Return whether the bytes from `begin` to `end` have the id, or may have compressed blocks."""
+        return await self._has((self._needle, COMPRESSED), data, begin, end)
+
+    async def _has(self, sought: Sequence[bytes], data: bytes, begin: int, end: int) -> bool:
+        """Return whether one of the texts is in the bytes from `begin` to `end`."""
         for at in range(begin, end, LOOK_BYTES):
-            upto = min(end, at + LOOK_BYTES + len(self._needle))
-            if data.find(self._needle, at, upto) >= 0 or data.find(COMPRESSED, at, upto) >= 0:
+            if any(data.find(each, at, min(end, at + LOOK_BYTES + len(each))) >= 0 for each in sought):
                 return True
             await self._pace.step()
         return False
 
     async def _entry(self, entry: "_Entry", passed: int) -> Place | None:
-        number = 0
-        async with contextlib.aclosing(self._named(entry)) as found:
-            async for named in found:
-                if number >= passed:
-                    if len(self.found) == self._limit or (number > passed and self._pace.is_over):
-                        return Place(entry.index, number)
-                    self._tell(entry, named)
-                    await self._pace.step()
-                number += 1
+        before, batches = 0, entry.batches()
+        for batch in batches:
+            count = batch.header.count
+            begin, before = passed - before, before + count
+            if begin >= count:
+                continue
+            stopped_at = await self._batch(entry, batch, max(begin, 0))
+            if stopped_at is not None:
+                return Place(entry.index, before - count + stopped_at)
+            if self._pace.is_over and batch is not batches[-1]:
+                return Place(entry.index, before)
+            await self._pace.step()
         return None
 
-    async def _named(self, entry: "_Entry") -> AsyncGenerator[_Named]:
-        """Yield the messages that name the cause, in the order in which they are in the entry."""
-        for command, header, offset in entry.batches():
-            await self._pace.step()
-            block = entry.payload[offset : offset + header.length]
-            if header.uncompressed_bytes is None and self._needle not in block:
-                continue
-            if crc32c(block) != header.crc32c:  # nobody can read its messages
-                self._core.reads.damages.note(entry.position, offset, header.batch_id)
-                continue
-            if header.uncompressed_bytes is not None:
-                block = unpack(block, header.uncompressed_bytes)
-                await self._pace.step()
-                if self._needle not in block:
+    async def _batch(self, entry: "_Entry", batch: _Batch, begin: int) -> int | None:
+        """Look at the messages from ordinal `begin` on. Return the ordinal at which the page ended, if it did."""
+        block = await self._block(entry, batch)
+        first = 0
+        for piece in () if block is None else read_pieces(block):
+            for ordinal, message in enumerate(piece, first):
+                causes = message.properties.get(CAUSATION_ID)
+                if ordinal < begin or causes is None or self._message_id not in causes:
                     continue
-            first = 0
-            for piece in read_pieces(block):
-                for ordinal, message in enumerate(piece, first):
-                    names_topic = self._names(message.properties)
-                    if names_topic is not None:
-                        yield _Named(command, header, offset, ordinal, message, names_topic)
-                first += len(piece)
+                if len(self.found) == self._limit or (ordinal > begin and self._pace.is_over):
+                    return ordinal
+                names_topic = self._names(causes, message.properties.get(CAUSATION_TOPIC, ""))
+                if names_topic is not None:
+                    self._tell(entry, batch, ordinal, message, names_topic=names_topic)
                 await self._pace.step()
+            first += len(piece)
+            await self._pace.step()
+        return None
 
-    def _names(self, properties: Mapping[str, str]) -> bool | None:
-        """Return whether the properties name the topic of the cause, too; None unless they name the cause."""
-        causes = properties.get(CAUSATION_ID)
-        if causes is None or self._message_id not in causes:
+    async def _block(self, entry: "_Entry", batch: _Batch) -> bytes | None:
+        """Return the unpacked block if it has the id; None also for a block that is damaged, which nobody can read."""
+        header, offset = batch.header, batch.block_offset
+        is_compressed, end = header.uncompressed_bytes is not None, offset + header.length
+        if not is_compressed and not await self._has((self._needle,), entry.payload, offset, end):
             return None
-        ids = causes.split(",")
-        topics = properties.get(CAUSATION_TOPIC, "").split(",")
-        if len(topics) == 1:
-            topics *= len(ids)
+        block = entry.payload[offset:end]
+        if crc32c(block) != header.crc32c:
+            self._core.reads.damages.note(entry.position, offset, header.batch_id)
+            return None
+        if header.uncompressed_bytes is not None:
+            block = unpack(block, header.uncompressed_bytes)
+            await self._pace.step()
+            if not await self._has((self._needle,), block, 0, len(block)):
+                return None
+        return block
+
+    def _names(self, causes: str, topics: str) -> bool | None:
+        """Return whether the properties of a message name the topic of the cause, too; None unless they name the cause.
+        Topics that are not one for all ids, or one for each, name nothing.
+        """
+        ids, named = causes.split(","), topics.split(",")
         if self._message_id not in ids:
             return None
-        if len(topics) != len(ids) or not all(topics):
+        if len(named) == 1:
+            named *= len(ids)
+        if len(named) != len(ids) or not all(named):
             return False
-        return True if (self._message_id, self._topic) in zip(ids, topics, strict=True) else None
+        return True if (self._message_id, self._topic) in zip(ids, named, strict=True) else None
 
-    def _tell(self, entry: "_Entry", named: _Named) -> None:
-        is_accepted = entry.accepts(named.block_offset, named.ordinal)
+    def _tell(self, entry: "_Entry", batch: _Batch, ordinal: int, message: BlockMessage, *, names_topic: bool) -> None:
+        command, header = batch.command, batch.header
+        is_accepted = entry.accepts(batch.block_offset, ordinal)
         if is_accepted is False:  # refused, or a repetition of what was stored before
             return
-        if not self._reads(named.header.topic):
+        if not self._reads(header.topic):
             self.hidden += 1
             return
-        place = self._place_of(entry, named)
+        message_id = message.message_id or f"{header.batch_id}-{ordinal}"
+        place = self._place_of(entry, batch, ordinal, message_id)
         if place is None and is_accepted is None:
             return
-        command, producer_group = named.command, named.message.properties.get(PRODUCER_GROUP)
+        half = command if isinstance(command, Prepare) else None
         self.found.append(
             CausedMessageView(
-                message_id=named.message_id,
-                topic=named.header.topic,
-                queue=named.header.queue,
+                message_id=message_id,
+                topic=header.topic,
+                queue=header.queue,
                 offset=or_unset(place.offset if place else None),
                 state=place.state if place else "removed",
                 at_ms=entry.at_ms,
                 raft_index=entry.index,
-                names_topic=named.names_topic,
-                producer_group=command.producer_group if isinstance(command, Prepare) else producer_group,
-                transaction_id=command.transaction_id if isinstance(command, Prepare) else UNSET,
+                names_topic=names_topic,
+                producer_group=half.producer_group if half else message.properties.get(PRODUCER_GROUP),
+                transaction_id=half.transaction_id if half else UNSET,
                 deliver_at_ms=or_unset(place.deliver_at_ms if place else None),
             )
         )
@@ -243,19 +255,19 @@ class CausedSearch:
             known = self._readable[topic] = self._may_read(topic)
         return known
 
-    def _place_of(self, entry: "_Entry", named: _Named) -> MessagePlace | None:
+    def _place_of(self, entry: "_Entry", batch: _Batch, ordinal: int, message_id: str) -> MessagePlace | None:
         """Return where the message of this very block is now; None if it is gone."""
-        state, header = self._core.state, named.header
+        state, header = self._core.state, batch.header
         if state.topic(header.topic) is None:
             return None
         without_block = None
-        for place in state.message_places(header.topic, named.message_id, ID_PLACES_MAX):
+        for place in state.message_places(header.topic, message_id, ID_PLACES_MAX):
             block = place.block
-            if (place.batch_id, place.ordinal) != (header.batch_id, named.ordinal):
+            if (place.batch_id, place.ordinal) != (header.batch_id, ordinal):
                 continue
             if block is None:
                 without_block = place
-            elif (block.position, block.block_offset) == (entry.position, named.block_offset):
+            elif (block.position, block.block_offset) == (entry.position, batch.block_offset):
                 return place
         return without_block
 
@@ -269,17 +281,16 @@ class _Entry:
         self.position = position
         self._core = core
         self._decoded = decode_entry(payload)
-        self._accepted: dict[int, list[tuple[tuple[int, ...], int | None]]] | None = None
+        self._accepted: dict[int, list[tuple[frozenset[int], int | None]]] | None = None
         """By the offset of a block: the messages that the entry stored, as its events have them."""
 
     @property
     def at_ms(self) -> int:
         return self._decoded.timestamp_ms
 
-    def batches(self) -> list[tuple[Produce | Prepare, BatchHeader, int]]:
-        """Return the batches with the offsets of their blocks."""
+    def batches(self) -> list[_Batch]:
         return [
-            (command, header, offset)
+            _Batch(command, header, offset)
             for command, offsets in zip(self._decoded.commands, self._decoded.block_offsets, strict=True)
             if isinstance(command, Produce | Prepare)
             for header, offset in zip(batches_of(command), offsets, strict=True)
@@ -294,7 +305,7 @@ class _Entry:
                 for event in outcome.events:
                     of = event.messages
                     if event.type in _MAKES_MESSAGES and of is not None and of.position == self.position:
-                        self._accepted.setdefault(of.block_offset, []).append((of.skip, of.only))
+                        self._accepted.setdefault(of.block_offset, []).append((frozenset(of.skip), of.only))
         events = self._accepted.get(block_offset)
         if events is None:
             return None if self.index < state.first_outcome else False

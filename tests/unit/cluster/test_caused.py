@@ -179,6 +179,10 @@ async def test_a_message_is_told_once_however_often_it_was_sent(node: Node) -> N
     both = [{"body": "x", "message_id": each, "properties": named("order", "orders")} for each in ("point", "more")]
     assert (await node.call("POST", "/v1/topics/points/messages", {"messages": both})).status == 200
     assert ids_of(await search(node)) == ["point", "lost", "more"], "of a batch, what is new"
+    state = node.core.state
+    state._applied.first_outcome = state.applied_index + 1
+    state._outcomes.remove(1, state.applied_index + 1)
+    assert ids_of(await search(node)) == ["point", "more"], "as after a snapshot: what is still there"
 
 
 async def test_what_a_message_caused_when_it_was_given_again_is_found(node: Node) -> None:
@@ -276,9 +280,19 @@ async def test_a_page_whose_time_is_over_ends_and_the_next_one_goes_on(
     await send(node, "orders", "order")
     messages = [{"body": "x", "message_id": f"m{n}", "properties": named("order", "orders")} for n in range(3)]
     assert (await node.call("POST", "/v1/topics/points/messages", {"messages": messages})).status == 200
+    await send(node, "points", "last", "order", "orders")
+    whole = (await page(node))["looked_bytes"]
     monkeypatch.setattr("cluster.budgets.pace.SEARCH_S_MAX", 0.0)
-    assert len((await page(node))["messages"]) == 1, "at least one, or there would be no end"
-    assert ids_of(await search(node)) == ["m0", "m1", "m2"]
+    first = await page(node)
+    assert (first["messages"], first["next"]) == ([], f"{first['from_index'] + 1}-0"), (
+        "an entry with the id is the last"
+    )
+    second = await page(node, after=first["next"])
+    assert (ids_of(second["messages"]), second["next"]) == (["m0"], f"{first['from_index'] + 1}-1")
+    assert ids_of(await search(node)) == ["m0", "m1", "m2", "last"]
+    third = await page(node, after=f"{first['from_index'] + 2}-0")
+    assert (ids_of(third["messages"]), third["next"]) == (["last"], None)
+    assert first["looked_bytes"] + second["looked_bytes"] + third["looked_bytes"] < whole
 
 
 async def test_a_page_without_its_share_of_the_disk_ends_with_what_it_has(
