@@ -30,6 +30,7 @@ from cluster.health.security_alarm import SecurityAlarm
 from cluster.http.app import make_application
 from cluster.http.openapi import OpenApi
 from cluster.http.routes import Route
+from cluster.messages.caused_api import CausedApi
 from cluster.messages.message_api import MessageApi
 from cluster.messages.produce import ProduceApi, QueueChooser
 from cluster.messages.pull import PullApi
@@ -121,6 +122,7 @@ class Services:
             *TopicApi(self.core).routes(),
             *PurgeApi(self.core).routes(),
             *MessageApi(self.core).routes(),
+            *CausedApi(self.core).routes(),
             *ScheduledApi(self.core).routes(),
             *TransactionApi(self.core, chooser).routes(),
             *TransactionBatchApi(self.core, chooser).routes(),

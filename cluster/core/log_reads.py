@@ -177,6 +177,21 @@ class LogReads:
             index = records.last + 1
         return index
 
+    async def index_at(self, position: int) -> int | None:
+        """Return the index of the record at a log position; None if none begins there. No record is read; raises as
+        `blocks` does.
+        """
+        await self._know_segment(self._log.places.segment_at(position))
+        with self._fatal():
+            return self._log.places.index_at(position)
+
+    def bytes_from(self, index: int) -> int:
+        """Return the bytes of the log from record `index` on, which must not lie before the first record. For a segment
+        whose records are not known the whole of it counts.
+        """
+        known = self._log.places.place_of(index)
+        return self._log.end_position - (self._log.places.start_of(index) if known is None else known[1])
+
     async def _know_segment(self, index: int) -> None:
         """Load the sidecar of the segment of `index` in a reader thread, if it is not in memory. The sidecar holds the
         positions of the segment's records, 8 bytes each.

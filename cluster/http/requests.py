@@ -17,6 +17,7 @@ from cluster.limits import (
     GROUP_LENGTH_MAX,
     ID_PATTERN,
     INT64_MAX,
+    MESSAGE_ID_REGEX,
     NAME_REGEX,
     QUEUES_MAX,
     TAGS_LENGTH_MAX,
@@ -60,6 +61,13 @@ def parse_query(kind: type[_Struct], query: Mapping[str, str]) -> _Struct:
         return msgspec.convert(values, kind, strict=False)
     except ValueError as error:
         raise Problem("invalid_request", reason_of(error)) from None
+
+
+def check_message_id(message_id: str) -> str:
+    """Return the id of a message. Raises Problem invalid_request when it is not valid."""
+    if not MESSAGE_ID_REGEX.fullmatch(message_id):
+        raise Problem("invalid_request", "message id: 1 to 128 characters of A-Z a-z 0-9 _ . : -")
+    return message_id
 
 
 def check_topic(name: str) -> str:

@@ -12,14 +12,13 @@ from msgspec import Meta
 from cluster.budgets.pace import Pace
 from cluster.core.core import Core
 from cluster.http.app import json_response
-from cluster.http.requests import Natural, Request, check_topic, parse_query
+from cluster.http.requests import Natural, Request, check_message_id, check_topic, parse_query
 from cluster.http.responses import or_unset
 from cluster.http.routes import Route, json_of
 from cluster.limits import (
     INT64_MAX,
     KEY_BYTES_MAX,
     LIST_MAX,
-    MESSAGE_ID_REGEX,
     MESSAGES_OF_ID_MAX,
     PULL_BYTES_MAX,
     QUEUES_MAX,
@@ -27,7 +26,7 @@ from cluster.limits import (
 from cluster.messages.block_reader import READ_ERRORS, message_view
 from cluster.messages.blocks import BlockMessage
 from cluster.messages.half_topics import added_properties
-from cluster.messages.message_finder import MessageFinder, Stored
+from cluster.messages.message_finder import MessageFinder, Stored, message_not_found
 from cluster.messages.message_views import (
     FoundMessagesView,
     FoundMessageView,
@@ -137,20 +136,18 @@ class MessageApi:
                 break
             found.append(_found_view(request.match_info["message_id"], place, message))
         if not found:
-            raise _not_found(request)
+            raise message_not_found(request.match_info["message_id"])
         return json_response(FoundMessagesView(messages=found))
 
     async def trace(self, request: web.Request) -> web.Response:
         traces = [await self._trace(place) async for place, _ in self._find(request)]
         if not traces:
-            raise _not_found(request)
+            raise message_not_found(request.match_info["message_id"])
         return json_response(TracesView(message_id=request.match_info["message_id"], traces=traces))
 
     async def _find(self, request: web.Request) -> AsyncGenerator[tuple[MessagePlace, BlockMessage | None]]:
         """Yield the messages with the id in the path, at most MESSAGES_OF_ID_MAX of them."""
-        message_id = request.match_info["message_id"]
-        if not MESSAGE_ID_REGEX.fullmatch(message_id):
-            raise Problem("invalid_request", "message id: 1 to 128 characters of A-Z a-z 0-9 _ . : -")
+        message_id = check_message_id(request.match_info["message_id"])
         query = parse_query(MessageIdQuery, request.query)
         topic = None if query.topic is None else check_topic(query.topic)
         if topic is not None:
@@ -240,12 +237,6 @@ def _found_view(message_id: str, place: MessagePlace, message: BlockMessage) -> 
         raft_index=place.raft_index,
         deliver_at_ms=or_unset(place.deliver_at_ms),
     )
-
-
-def _not_found(request: web.Request) -> Problem:
-    message_id = request.match_info["message_id"]
-    detail = f"no message has the id {message_id}; an id is removed when the message's retention is over"
-    return Problem("message_not_found", detail, {"message_id": message_id})
 
 
 def _parse_cursor(cursor: str) -> KeyedMessage:

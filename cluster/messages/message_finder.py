@@ -5,7 +5,7 @@ the other and lets other work on the event loop run in between.
 """
 
 import heapq
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Final, NamedTuple
 
 from cluster.budgets.pace import Pace
@@ -13,6 +13,7 @@ from cluster.core.core import Core
 from cluster.messages.block_reader import BlockReader, FoundMessage, delivered
 from cluster.messages.blocks import BlockMessage
 from cluster.messages.pull_pages import SCAN_BYTES_MAX
+from cluster.problems import Problem
 from store.commands.views import Row
 from store.errors import TOPIC_NOT_FOUND, Refused
 from store.messages.message_index import KeyedMessage
@@ -22,7 +23,7 @@ ID_PLACES_MAX: Final = 64
 """Maximum number of places of one id in a topic that are looked at."""
 KEYED_PER_READ: Final = 256
 TOPICS_PER_READ: Final = 64
-"""Number of topics whose names are read at a time: a search by id looks at all of them, one in a step."""
+"""Number of topics that a search by id looks at in one step: nearly all have nothing with the id."""
 
 
 class Stored(NamedTuple):
@@ -55,27 +56,26 @@ class MessageFinder:
         self, topic: str | None, message_id: str
     ) -> AsyncGenerator[tuple[MessagePlace, BlockMessage | None]]:
         """Yield the place of each message with this id, with the message; None when only its trace is left."""
-        state = self._core.state
-        for name in self._all_topics() if topic is None else [topic]:
-            if topic is None and state.topic(name) is None:  # deleted since
-                continue
-            for place in state.message_places(name, message_id, ID_PLACES_MAX):
-                message = None
-                if place.block is not None:
-                    await self._reader.load([place.block])
-                    await self._reader.unpack(place.block, self._pace)
-                    message = self._reader.messages(place.block)[place.ordinal]
-                if message is None or (message.message_id or f"{place.batch_id}-{place.ordinal}") == message_id:
-                    yield place, message
+        state, after = self._core.state, None
+        while True:
+            names = [] if topic is None else [topic]
+            if topic is None:
+                names, after = state.topics_with_id(message_id, after, TOPICS_PER_READ)
+            for name in names:
+                if topic is None and state.topic(name) is None:  # deleted since
+                    continue
+                for place in state.message_places(name, message_id, ID_PLACES_MAX):
+                    message = None
+                    if place.block is not None:
+                        await self._reader.load([place.block])
+                        await self._reader.unpack(place.block, self._pace)
+                        message = self._reader.messages(place.block)[place.ordinal]
+                    if message is None or (message.message_id or f"{place.batch_id}-{place.ordinal}") == message_id:
+                        yield place, message
+                await self._rest()
+            if after is None:
+                return
             await self._rest()
-
-    def _all_topics(self) -> Iterator[str]:
-        """Yield the names of the topics of clients. Topics may come and go meanwhile."""
-        name: str | None = None
-        while page := self._core.state.topics_after(name, TOPICS_PER_READ):
-            for each in page:
-                name = each.topic
-                yield name
 
     async def by_key(self, topic: str, key: str, begin: KeyedMessage, end_ms: int) -> AsyncGenerator[Stored]:
         """Yield the messages with this key from `begin` on, in time order. Raises Refused (`topic_not_found`) when the
@@ -153,3 +153,8 @@ class MessageFinder:
 
 def _behind(place: KeyedMessage) -> KeyedMessage:
     return place._replace(offset=place.offset + 1)
+
+
+def message_not_found(message_id: str) -> Problem:
+    detail = f"no message has the id {message_id}; an id is removed when the message's retention is over"
+    return Problem("message_not_found", detail, {"message_id": message_id})

@@ -7,11 +7,10 @@ from msgspec import UNSET, Meta, UnsetType
 
 from cluster.core.core import Core
 from cluster.http.app import json_response
-from cluster.http.requests import Request, check_topic, parse_query
+from cluster.http.requests import Request, check_message_id, check_topic, parse_query
 from cluster.http.responses import Response
 from cluster.http.routes import WRITE_ERRORS, Route, json_of
-from cluster.limits import LIST_MAX, MESSAGE_ID_REGEX
-from cluster.problems import Problem
+from cluster.limits import LIST_MAX
 from cluster.security.access import of_topic
 from store.commands.messages import CancelScheduled
 from store.commands.views import ScheduledMessage
@@ -77,9 +76,7 @@ class ScheduledApi:
     async def cancel(self, request: web.Request) -> web.Response:
         self._core.require_leader()
         topic = check_topic(request.match_info["topic"])
-        message_id = request.match_info["message_id"]
-        if not MESSAGE_ID_REGEX.fullmatch(message_id):
-            raise Problem("invalid_request", "message id: 1 to 128 characters of A-Z a-z 0-9 _ . : -")
+        message_id = check_message_id(request.match_info["message_id"])
         await self._core.propose(CancelScheduled(topic, message_id), by=request)
         return web.Response(status=204)
 

@@ -386,6 +386,21 @@ class Index:
             raise
         self._database.close()
 
+    def beginning(self, prefixes: Iterable[bytes]) -> list[bool]:
+        """Return for each prefix whether a key begins with it, which costs less than a scan for each. It may be true
+        all the same where such keys are deleted by what is staged.
+        """
+        staged, pairs, found = self._writes.keys(), self._database.iter(), list[bool]()
+        for prefix in prefixes:
+            place = bisect_left(staged, prefix)
+            if place < len(staged) and staged[place].startswith(prefix):
+                found.append(True)
+                continue
+            pairs.seek(prefix)
+            found.append(pairs.valid() and pairs.key().startswith(prefix))
+        pairs.status()  # raises if something could not be read
+        return found
+
     def _stored_from(self, begin: bytes) -> Iterator[tuple[bytes, bytes]]:
         return cast(Iterator[tuple[bytes, bytes]], self._database.items(from_key=begin))
 

@@ -82,6 +82,16 @@ class LogPlaces:
         known = segment.index
         return None if known is None else (known.term_of(index), segment.start + known.offset_of(index))
 
+    def segment_at(self, position: int) -> int:
+        """Return the index of the first record of the segment that holds `position`. Raises `LogTruncated`."""
+        self.require(position)
+        return self._segments.with_position(position).first_index
+
+    def index_at(self, position: int) -> int | None:
+        """Return the index of the record that begins at `position`; None if none does. Raises `LogTruncated`."""
+        self.require(position)
+        return self._reader.index_at(position)
+
     def start_of(self, index: int) -> int:
         """Return the start position of the segment that holds record `index`."""
         return self._segments.with_index(index).start

@@ -197,10 +197,17 @@ class MessageIndex:
     def batches(self, topic_id: int, message_id: str) -> list[tuple[str, int]]:
         """Return batch id and ordinal of all messages that may have this id: the message blocks tell which do."""
         found = dict.fromkeys(self._known(topic_id, message_id).batches)
-        batch_id, dash, number = message_id.rpartition("-")
-        if dash and number.isascii() and number.isdigit() and len(number) <= 9 and str(int(number)) == number:
-            found[batch_id, int(number)] = None
+        implied = _place_implied(message_id)
+        if implied is not None:
+            found[implied] = None
         return list(found)
+
+    def may_have(self, topic_ids: Sequence[int], message_id: str) -> list[bool]:
+        """Return for each topic whether `batches` may find something there, and `of_batch` a place for it."""
+        implied = _place_implied(message_id)
+        ids = (message_id,) if implied is None else (message_id, implied[0])
+        known = [self._index.beginning(keys.known_of_id(each, value) for each in topic_ids) for value in ids]
+        return [any(of) for of in zip(*known, strict=True)]
 
     def of_batch(self, topic_id: int, batch_id: str) -> KnownOfId:
         """Return all places and references of the batches with this id; places may be gone."""
@@ -237,6 +244,14 @@ class MessageIndex:
             else:
                 known.fired[keys.read_u64(rest)] = keys.read_u64(stored)
         return known
+
+
+def _place_implied(message_id: str) -> tuple[str, int] | None:
+    """Return batch id and ordinal of the message for which the id stands if it is implicit; None if it cannot be."""
+    batch_id, dash, number = message_id.rpartition("-")
+    if dash and number.isascii() and number.isdigit() and len(number) <= 9 and str(int(number)) == number:
+        return batch_id, int(number)
+    return None
 
 
 def _timer_key(key: TimerKey, timer: Timer) -> bytes:

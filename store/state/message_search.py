@@ -7,7 +7,7 @@ place really holds the id is in its block, which the store does not parse: the r
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -120,6 +120,11 @@ class MessageSearch:
                     return found
                 found.append(place)
         return found
+
+    def among(self, topics: Sequence[Topic], message_id: str) -> list[Topic]:
+        """Return the topics in which `by_id` may find something."""
+        may = self._messages.may_have([topic.id for topic in topics], message_id)
+        return list(itertools.compress(topics, may))
 
     def by_key(self, topic: Topic, key: str, begin: KeyedMessage, end_ms: int, limit: int) -> list[KeyedMessage]:
         """Return messages from `begin` on that probably have the key, stored before `end_ms`, in time order."""

@@ -218,6 +218,14 @@ class Queries(QueriesOnGroups, ABC):
 
     # Messages.
 
+    def topics_with_id(self, message_id: str, after: str | None, limit: int) -> tuple[list[str], str | None]:
+        """Look at `limit` topics of clients after the topic `after`. Return those that may have a message with this id,
+        and the last one that was looked at; None when it was the last one of all.
+        """
+        page = self._topics.users_after(after, limit)
+        found = [topic.name for topic in self._search.among(page, message_id)]
+        return found, page[-1].name if len(page) == limit else None
+
     def message_places(self, topic: str, message_id: str, limit: int) -> list[MessagePlace]:
         """Return places of messages in the topic that may have this id; their blocks tell which do."""
         return self._search.by_id(self._topics.require(topic), message_id, limit)

@@ -98,6 +98,28 @@ def test_a_trace_is_drawn_as_a_timeline(shell: Shell, topic: str) -> None:
     assert "message_not_found" in shell("message", "trace", "nobody", code=1).stderr
 
 
+def test_what_a_message_caused_is_searched_for_in_the_log(shell: Shell, topic: str) -> None:
+    causes = ("--property", f"causation_id={topic}.one", "--property", f"causation_topic={topic}")
+    shell("send", topic, "one", "--queue", "0", "--message-id", f"{topic}.one")
+    shell(
+        "send", topic, "two", "--queue", "0", "--message-id", f"{topic}.two", *causes, "--property", "producer_group=g"
+    )
+    shell("send", topic, "three", "--message-id", f"{topic}.three", *causes[:2], "--delay", "1h")
+    told = shell("message", "caused", f"{topic}.one")
+    first, second = told.stdout.splitlines()
+    assert f"{topic}.two  in {topic}/0 at offset 1, by group g  #" in first
+    assert f"{topic}.three  in {topic}/" in second
+    assert "scheduled, due " in second
+    assert "names no topic" in second
+    assert "of the log, 2 found" in told.stderr
+    document = shell.json("message", "caused", f"{topic}.one", "--topic", topic)
+    assert [each["message_id"] for each in document["messages"]] == [f"{topic}.two", f"{topic}.three"]
+    assert (document["hidden"], document["log_removed"]) == (0, False)
+    assert shell.json("message", "caused", f"{topic}.two")["messages"] == []
+    assert "message_not_found" in shell("message", "caused", "nobody", code=1).stderr
+    assert "message_not_found" in shell("message", "caused", "nobody", "--topic", topic, code=1).stderr
+
+
 def test_group_settings_are_shown_and_changed(shell: Shell, topic: str) -> None:
     group = f"group-{topic}"
     assert "group_not_found" in shell("group", "settings", group, code=1).stderr
@@ -173,7 +195,7 @@ def completed(shell: Shell, words: str, servers: str | None = None) -> list[str]
 
 def test_the_shell_completes_commands_and_names(shell: Shell, topic: str) -> None:
     assert completed(shell, "keelmq mess") == ["message"]
-    assert completed(shell, "keelmq message ") == ["get", "trace"]
+    assert completed(shell, "keelmq message ") == ["get", "trace", "caused"]
     assert completed(shell, f"keelmq topic show {topic[:-1]}").count(topic) == 1
     assert completed(shell, f"keelmq message get --topic {topic}") == [topic]
     shell("group", "settings", f"g-{topic}", "--max-attempts", "1")

@@ -88,6 +88,28 @@ def test_a_message_leads_to_those_that_caused_it(cluster: ClusterProcess, page: 
     page.until("in console-shipped", "What became of it")
 
 
+def test_a_message_leads_to_those_that_it_caused(cluster: ClusterProcess, page: Page) -> None:
+    """The search goes on page by page, stops and goes on when it is told to, and tells how far it is."""
+    leader = cluster.wait_leader()
+    cause = send(leader, "console-ordered", "cause", "k")
+    ok(leader.request("PUT", "/v1/topics/console-billed", payload={"queues": 1, "type": "any"}))
+    properties = {"causation_id": cause, "causation_topic": "console-ordered", "producer_group": "billing"}
+    bills = [{"body": "a bill", "message_id": f"console-bill-{n}", "properties": properties} for n in range(101)]
+    ok(leader.request("POST", "/v1/topics/console-billed/messages", payload={"messages": bills}))
+    page.open(leader, f"/messages/{cause}?topic=console-ordered")
+    page.until("Caused", "What became of it")
+    assert "console-bill" not in page.main(), "nothing is looked for before somebody wants it"
+    page.press("Search the log")
+    shown = page.until(
+        "The log is looked through: 101 found.", "console-bill-0", "console-bill-100", "visible", "billing"
+    )
+    assert "looked through, 101 found" in shown
+    page.follow("console-bill-100")
+    page.until("a bill", "Caused by", "console-ordered")
+    page.press("Search the log")
+    page.until("The log is looked through: 0 found.")
+
+
 def test_a_message_is_found_by_its_id_alone_in_all_topics_that_have_it(cluster: ClusterProcess, page: Page) -> None:
     leader = cluster.wait_leader()
     for topic in ("console-first", "console-second"):

@@ -5,13 +5,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+import zstandard
+from crc32c import crc32c
 
-from cluster.limits import GROUP_QUEUES_MAX, KEYS_MAX, QUEUES_MAX, REQUEST_KEYS_MAX, REQUEST_MESSAGES_MAX
+from cluster.limits import (
+    BODY_BYTES_MAX,
+    GROUP_QUEUES_MAX,
+    KEYS_MAX,
+    QUEUES_MAX,
+    REQUEST_KEYS_MAX,
+    REQUEST_MESSAGES_MAX,
+)
 from tests.e2e.cluster_process import OPTIONS, ClusterProcess, NodeProcess, wait_for
 from tests.e2e.loop_steps import STEP_MS_MAX, VARIABLE, in_short_steps
 
 pytestmark = pytest.mark.process
+pack = msgspec.msgpack.encode
+ZSTD = {"encoding": "zstd"}
 
 
 @pytest.fixture(scope="module")
@@ -136,5 +148,35 @@ def test_many_batches_with_all_keys_that_are_due_at_once(node: NodeProcess) -> N
             ]
             assert send(node, messages) == 200
         wait_for(lambda: not node.request("GET", "/v1/topics/costly/scheduled").json()["messages"], "all of them")
+
+    in_short_steps(attempt)
+
+
+def test_what_a_message_caused_among_as_much_as_can_hide_it(node: NodeProcess) -> None:
+    """The search meets messages that all name the cause, large blocks, and small ones that become large."""
+    cause = "e" * 8  # is in all of it
+    assert send(node, [{"body": "x", "message_id": cause}]) == 200
+    properties = {"causation_id": ",".join([cause] * 30), "causation_topic": "costly"}
+    assert send(node, [{"body": "x", "properties": properties}] * REQUEST_MESSAGES_MAX) == 200
+    large = pack([[b"f" * (BODY_BYTES_MAX - 1_000)], [b"f" * (BODY_BYTES_MAX - 1_000), None, [], properties]])
+    frame = zstandard.ZstdCompressor().compress(large)
+    for number, (block, more) in enumerate(((large, {}), (frame, ZSTD | {"uncompressed_bytes": len(large)}))):
+        batch = {"queue": 0, "batch_id": f"large-{number}", "crc32c": crc32c(block), "block": block, **more}
+        reply = node.request(
+            "POST",
+            "/v1/topics/costly/messages",
+            body=pack({"batches": [batch]}),
+            headers={"Content-Type": "application/msgpack"},
+        )
+        assert reply.status == 200, reply
+
+    def attempt(_: int) -> None:
+        path = f"/v1/messages/{cause}/caused?topic=costly&limit=1000"
+        page = node.request("GET", path).json()
+        found = len(page["messages"])
+        while page["next"] is not None:
+            page = node.request("GET", f"{path}&after={page['next']}").json()
+            found += len(page["messages"])
+        assert found == REQUEST_MESSAGES_MAX + 2
 
     in_short_steps(attempt)

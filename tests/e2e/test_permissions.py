@@ -79,6 +79,7 @@ QUERIES: Final = {
     "/v1/backups/{backup_id}": "?frame=0",
     "/v1/users/{user}/explain": "?action=send&resource=topic:x",
     "/v1/topics/{topic}/queues/{queue}/messages": "?offset=0",
+    "/v1/messages/{message_id}/caused": f"?topic={TOPIC}",
     "/v1/topics/{topic}/queues/{queue}/offsets": "?at=earliest",
 }
 PARAMETERS: Final = {

@@ -66,6 +66,8 @@ if TYPE_CHECKING:
     from keelmq.admin.topics import PurgedTopic as PurgedTopic
     from keelmq.admin.topics import QueueInfo as QueueInfo
     from keelmq.admin.topics import TopicInfo as TopicInfo
+    from keelmq.admin.traces import CausedMessage as CausedMessage
+    from keelmq.admin.traces import CausedPage as CausedPage
     from keelmq.admin.traces import MessageTrace as MessageTrace
     from keelmq.admin.traces import TraceEvent as TraceEvent
     from keelmq.admin.transactions import CommittedBatch as CommittedBatch
@@ -93,6 +95,8 @@ _MODULES = {
     "AuditPage": "audit",
     "AuditRecord": "audit",
     "BackupBegun": "backups",
+    "CausedMessage": "traces",
+    "CausedPage": "traces",
     "ClusterDefinitions": "definition_plans",
     "ClusterMember": "changes",
     "ClusterMembers": "changes",

@@ -1,6 +1,6 @@
 """Administration calls for programs: the operations of the `keelmq` command. Answers are structs."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import quote
 
@@ -19,7 +19,7 @@ from keelmq.admin.messages import (
     StoredMessage,
 )
 from keelmq.admin.topics import PurgedTopic, TopicInfo
-from keelmq.admin.traces import MessageTrace
+from keelmq.admin.traces import CausedPage, MessageTrace
 from keelmq.admin.transactions import DecidedTransaction, ResumedTransaction, TransactionDetail, TransactionPage
 from keelmq.admin.view import views_of
 from keelmq.errors import NotFound, OffsetOutOfRange
@@ -97,6 +97,23 @@ class Admin(GroupCalls):
         `events`. Raises MessageNotFound when no message has the id."""
         found = await self._calls.document("GET", message_path(message_id, topic, "/trace"))
         return views_of(MessageTrace, found, "traces")
+
+    async def caused(
+        self, message_id: str, topic: str, *, limit: int = 100, after: str | None = None
+    ) -> AsyncIterator[CausedPage]:
+        """Search the log for the messages that a message of `topic` caused, and yield page after page, each with the
+        messages found in a part of the log and how far it is. The log is read forward from the message on, to the end
+        that each answering node knows; leave the loop to stop, and go on with `after`, the `next` of a page.
+
+        Raises MessageNotFound when `topic` has no such message."""
+        path = message_path(message_id, None, "/caused")
+        while True:
+            query = query_of({"topic": topic, "limit": limit, "after": after})
+            page = await self._calls.view(CausedPage, "GET", f"{path}?{query}")
+            yield page
+            if page.next is None:
+                return
+            after = page.next
 
     async def messages(
         self,

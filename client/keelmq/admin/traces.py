@@ -1,4 +1,4 @@
-"""The history of a message."""
+"""The history of a message, and what it caused."""
 
 from keelmq.admin.view import View
 
@@ -43,3 +43,42 @@ class MessageTrace(View, frozen=True, kw_only=True):
     batch_id: str
     state: str
     events: tuple[TraceEvent, ...]
+
+
+class CausedMessage(View, frozen=True, kw_only=True):
+    """A message that was sent while a handler processed another one. `offset` is None while it is not visible.
+
+    `state` is that of a found message, or `removed` when only the log knows it any more. `at_ms` and `raft_index` are
+    of the log entry that holds it. `names_topic` is false when it names only the id of the cause, which a message of
+    another topic may have, too. `producer_group` is the group whose handler sent it, if it says so.
+    """
+
+    message_id: str
+    topic: str
+    queue: int
+    offset: int | None = None
+    state: str
+    at_ms: int
+    raft_index: int
+    names_topic: bool
+    producer_group: str | None = None
+    transaction_id: str | None = None
+    deliver_at_ms: int | None = None
+
+
+class CausedPage(View, frozen=True, kw_only=True):
+    """Messages that a message caused, as far as a part of the log holds them.
+
+    The node looked through `looked_bytes` from the entry `from_index` on; `left_bytes` are left up to `applied_index`,
+    the last entry that it has applied. `hidden` counts messages of topics that the caller may not read. `log_removed`
+    is true when the node no longer has entries behind the cause. `next` is the cursor of the following page, or None.
+    """
+
+    messages: tuple[CausedMessage, ...]
+    hidden: int
+    from_index: int
+    applied_index: int
+    looked_bytes: int
+    left_bytes: int
+    log_removed: bool
+    next: str | None = None

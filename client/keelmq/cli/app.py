@@ -17,7 +17,7 @@ SUMMARIES: Final = {
     "messages.consume": "Print messages. Without a group, nothing is committed and no other consumer is affected.",
     "messages.pop": "Pop messages, print and acknowledge them. A group without offsets begins with the oldest message.",
     "messages.topic": "Create, alter, list, show, purge and delete topics.",
-    "messages.message": "Find messages by id, key, time or offset, and trace one.",
+    "messages.message": "Find messages by id, key, time or offset, trace one, and find what it caused.",
     "messages.scheduled": "List and cancel messages that wait for their delivery time.",
     "messages.transaction": "List, show, resume and decide half transactions.",
     "groups.group": "List, show, change and reset consumer groups.",

@@ -1,6 +1,7 @@
 // Messages: found by id or key, and the story of one.
 
 import { get } from "./api.js";
+import { caused } from "./caused.js";
 import { el, facts, link, part, table, time } from "./dom.js";
 import { missing } from "./problems.js";
 import { timeline } from "./timeline.js";
@@ -103,6 +104,7 @@ function story(message, trace) {
     el("h2", {}, "Body"),
     el("pre", { tabindex: 0, role: "region", "aria-label": "Body" }, body(message)),
     ...(trace ? [el("h2", {}, "What became of it"), timeline(trace.events)] : []),
+    caused(message.message_id, message.topic),
   ];
 }
 

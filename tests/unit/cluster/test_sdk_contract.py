@@ -81,6 +81,7 @@ READ = (
     Sent(admin.PurgedTopic, "post", f"{TOPIC}/purge"),
     Sent(_listing("messages", admin.FoundMessage), "get", "/v1/messages/{message_id}"),
     Sent(_listing("traces", admin.MessageTrace), "get", "/v1/messages/{message_id}/trace"),
+    Sent(admin.CausedPage, "get", "/v1/messages/{message_id}/caused"),
     Sent(_listing("messages", admin.StoredMessage), "get", f"{TOPIC}/queues/{{queue}}/messages"),
     Sent(admin.MessagePage, "get", f"{TOPIC}/messages"),
     Sent(admin.ScheduledPage, "get", f"{TOPIC}/scheduled"),

@@ -1,6 +1,7 @@
 """Searches and traces go in steps, however many topics and groups there are."""
 
 import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from store.commands.retention import ExpireMessages
 from store.commands.topics import DeleteTopic, PutTopic
 from store.messages.message_index import KeyedMessage
 from store.messages.topics import Topic
+from store.state.message_search import MessageSearch
 from tests.unit.cluster.conftest import Node
 
 MANY = 12
@@ -54,14 +56,22 @@ def rests(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 async def test_a_search_by_id_reads_the_topics_page_by_page(
     node: Node, rests: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(message_finder, "TOPICS_PER_READ", 3, raising=False)
+    monkeypatch.setattr(message_finder, "TOPICS_PER_READ", 3)
     for number in range(MANY):
         await send(node, f"t{number:02}", f"id-{number}")
+    pages, among = list[int](), MessageSearch.among
+
+    def counted(search: MessageSearch, topics: Sequence[Topic], message_id: str) -> list[Topic]:
+        pages.append(len(topics))
+        return among(search, topics, message_id)
+
+    monkeypatch.setattr(MessageSearch, "among", counted)
     rests[:] = [0]
     body = await found(node, f"/v1/messages/id-{MANY - 1}")
     assert [each["topic"] for each in body["messages"]] == [f"t{MANY - 1:02}"]
-    assert len(rests) > MANY
-    assert max(rests) <= 3 + 2, "a page, and whether the next topic is still there"
+    assert (max(pages), sum(pages)) == (3, MANY)
+    assert len(rests) > MANY / 3
+    assert sum(rests) <= 2, "the settings of topics that cannot have the message are not looked at"
 
 
 async def test_a_trace_reads_the_groups_one_by_one(node: Node, rests: list[int]) -> None:

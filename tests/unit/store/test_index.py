@@ -37,6 +37,17 @@ def test_staged_writes_are_read_before_they_are_committed(index: Index) -> None:
     assert contents(index) == [(b"b", b"2")]
 
 
+def test_prefixes_with_which_keys_begin_are_told_stored_or_staged(index: Index) -> None:
+    for key in (b"stored-1", b"z"):
+        index.put(key, b"")
+    index.commit()
+    index.put(b"staged-1", b"")
+    prefixes = [b"stored-", b"staged-", b"stored-1", b"stored-2", b"staged-0", b"a", b"zz"]
+    assert index.beginning(prefixes) == [True, True, True, False, False, False, False]
+    index.commit()
+    assert index.beginning(prefixes) == [True, True, True, False, False, False, False]
+
+
 def test_what_is_not_committed_is_gone_after_reopening(tmp_path: Path) -> None:
     path = str(tmp_path / "index")
     index = Index.open(path)

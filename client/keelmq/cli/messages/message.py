@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from keelmq.admin import StoredMessage, TraceEvent
     from keelmq.transport.connection import Connection
 
-app = typer.Typer(no_args_is_help=True, help="Find messages by id, key, time or offset, and trace one.")
+app = typer.Typer(
+    no_args_is_help=True, help="Find messages by id, key, time or offset, trace one, and find what it caused."
+)
 
 BODY_SHOWN: Final = 60
 """Maximum number of characters of a body in a table; a single message is shown in full."""
@@ -110,6 +112,36 @@ def trace(
     for each in traces:
         where = f"{each.topic}/{each.queue}" + (f" at offset {each.offset}" if each.offset is not None else "")
         print_timeline(f"message {message_id} is {each.state} in {where} ({zone()})", each.events, _said_of)
+
+
+@app.command(epilog="Example:  keelmq message caused order-1 --topic orders")
+def caused(
+    message_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the message.", show_default=False)],
+    topic: Annotated[
+        str | None, typer.Option(help="Topic of the message; default: all that have one.", autocompletion=topic_names)
+    ] = None,
+    servers: Servers = DEFAULT_SERVERS,
+    as_json: AsJson = False,
+) -> None:
+    """Search the log for what a message caused: the messages that handlers sent while they processed it.
+
+    The log is read from the message on, which takes time where it is long. Progress is on stderr; Ctrl-C stops.
+    """
+    from keelmq.cli.messages.caused import CausedReport
+
+    report = CausedReport(as_json=as_json)
+
+    async def work(connection: "Connection") -> None:
+        from keelmq.admin import Admin
+
+        admin = Admin(connection)
+        topics = [topic] if topic is not None else [each.topic for each in await admin.trace(message_id)]
+        for each in dict.fromkeys(topics):
+            async for page in admin.caused(message_id, each):
+                report.add(each, page)
+
+    run(servers, work, as_json=as_json)
+    report.end(message_id)
 
 
 def _said_of(event: "TraceEvent") -> list[str]:
