@@ -25,7 +25,7 @@ from store.messages.block_location import BlockLocation
 from store.messages.dedupe import DedupeWindow, KnownMessage, SeenBatch, SeenMessage
 from store.messages.message_index import KEY_HASH_BYTES, MessageIndex, Place, RedeliveryEvent, RedeliveryEventName
 from store.messages.outcomes import Event, MessagesOf, Outcomes, message_events, messages_of
-from store.messages.queues import Queues
+from store.messages.queues import OfTransaction, Queues
 from store.messages.timers import Timer, TimerKey, Timers, check_delay, due_ms_of
 from store.messages.topics import DLQ_PREFIX, Topic, Topics, group_of, require_writable
 from store.steps import ITEMS_PER_STEP, Steps, finish, portions
@@ -61,13 +61,6 @@ class CarriedOut(NamedTuple):
     index: int  # type: ignore[assignment]  # hides tuple.index
     position: int
     timestamp_ms: int
-
-
-class OfTransaction(NamedTuple):
-    """The transaction that a batch was committed with, and the batch's index among the transaction's positions."""
-
-    transaction_id: str
-    position: int
 
 
 class Placement:
@@ -129,6 +122,8 @@ class Placement:
             seen = self.seen(topic, header.batch_id) if topic is not None else None
             if topic is None or seen is None or seen.known or seen.offset is None or not seen.is_of(header):
                 return None
+            if seen.offset >= topic.ends[seen.queue]:  # its transaction is being committed
+                return None
             row = self._queues.row_at(topic, seen.queue, seen.offset)
             first = first or row
             if first is None or row is None or row.batch_id != header.batch_id or row.position != first.position:
@@ -161,7 +156,8 @@ class Placement:
             return self.place(batch, block, at, transaction)
         if seen is not None and seen.is_of(header):
             return _placed(topic, header, seen, duplicate=True)
-        known = yield from self._known_messages(topic, header, due_ms_of(header, at.clock_ms))
+        end = topic.ends[header.queue] if transaction is None else transaction.unshown.end(topic, header.queue)
+        known = yield from self._known_messages(topic, header, due_ms_of(header, at.clock_ms), end)
         yield from self._messages.add_ids(topic.id, header.batch_id, message_ids, (each.ordinal for each in known))
         placed = self._place(batch, known, block, at, transaction)
         if placed.appended and placed.offset is not None:
@@ -208,7 +204,7 @@ class Placement:
             waiting = messages_of(block, appended, timer.skip)
             self._outcomes.add(message_events("SCHEDULE", topic.name, header.queue, None, block, waiting))
         else:
-            offset = self._append(topic, header.queue, block, appended, known, header.keys, at, transaction_id)
+            offset = self._append(topic, header.queue, block, appended, known, header.keys, at, transaction)
             placed = _seen(header, header.queue, offset, appended, known)
             if seen is None:
                 self._dedupe.remember_batch(topic.id, header.batch_id, placed)
@@ -222,7 +218,7 @@ class Placement:
         if timer.redelivery is not None:
             origin = self.origin(timer.redelivery, block, at)
             return self.redeliver(topic, block, timer.redelivery, at, timer.transaction_id, origin)
-        offset = self._append(topic, timer.queue, block, timer.count, timer.known, timer.keys, at, timer.transaction_id)
+        offset = self._append(topic, timer.queue, block, timer.count, timer.known, timer.keys, at, timer)
         self._messages.timer_fired(key, timer, offset)
         if timer.holds_batch_id:
             self._dedupe.remember_batch(topic.id, block.batch_id, _delivered(timer, offset))
@@ -316,7 +312,7 @@ class Placement:
         known: tuple[KnownMessage, ...],
         hashes: tuple[bytes, ...] | None,
         at: At,
-        transaction_id: str | None,
+        of: OfTransaction | Timer | None,
     ) -> int:
         skip = tuple(message.ordinal for message in known) if known else ()
         offset = self._queues.append(
@@ -326,8 +322,9 @@ class Placement:
             count,
             stored_at_ms=at.clock_ms,
             raft_index=at.raft_index,
-            transaction_id=transaction_id,
+            transaction_id=None if of is None else of.transaction_id,
             skip=skip,
+            unshown=of.unshown if isinstance(of, OfTransaction) else None,
         )
         self._messages.add_batch(topic.id, queue, offset, block.batch_id)
         if hashes is not None:
@@ -337,8 +334,12 @@ class Placement:
         self._outcomes.add(Event("PUBLISH", None, topic.name, queue, offset, messages=messages))
         return offset
 
-    def _known_messages(self, topic: Topic, header: BatchHeader, due_ms: int | None) -> Steps[tuple[KnownMessage, ...]]:
-        """Return the messages whose explicit id is known, or repeated within the batch."""
+    def _known_messages(
+        self, topic: Topic, header: BatchHeader, due_ms: int | None, next_offset: int
+    ) -> Steps[tuple[KnownMessage, ...]]:
+        """Return the messages whose explicit id is known, or repeated within the batch, which begins at `next_offset`
+        of its queue.
+        """
         message_ids = header.message_ids or ()
         placed: dict[str, SeenMessage] = {}
         for number, portion in enumerate(portions(message_ids)):
@@ -350,7 +351,6 @@ class Placement:
         known: list[KnownMessage] = []
         in_batch: dict[str, int | None] = {}
         queues: dict[TimerKey, int] = {}
-        next_offset = topic.ends[header.queue]
         for ordinal, message_id in enumerate(message_ids):
             if ordinal and not ordinal % ITEMS_PER_STEP:
                 yield

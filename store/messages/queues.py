@@ -39,6 +39,38 @@ class RemovedRow(NamedTuple):
     batch_id: str
 
 
+class Unshown:
+    """Messages that have rows and offsets, and that no query sees: their queues end before them until `Queues.show`."""
+
+    def __init__(self) -> None:
+        self.queues: dict[tuple[int, int], list[int]] = {}
+        """Messages, and bytes of their blocks, by topic and queue."""
+        self.topics: dict[int, Topic] = {}
+
+    def end(self, topic: Topic, queue: int) -> int:
+        """Return the offset behind the last message, as it will be."""
+        added = self.queues.get((topic.id, queue))
+        return topic.ends[queue] + (added[0] if added is not None else 0)
+
+    def add(self, topic: Topic, queue: int, count: int, row_bytes: int) -> int:
+        """Take `count` offsets for a row whose block has `row_bytes`; return the first one."""
+        self.topics[topic.id] = topic
+        added = self.queues.setdefault((topic.id, queue), [0, 0])
+        base_offset = topic.ends[queue] + added[0]
+        added[0] += count
+        added[1] += row_bytes
+        return base_offset
+
+
+class OfTransaction(NamedTuple):
+    """The transaction that a batch was committed with, and the batch's index among the transaction's positions."""
+
+    transaction_id: str
+    position: int
+    unshown: Unshown
+    """What becomes visible once all batches of the transaction are placed; delayed messages are scheduled before."""
+
+
 class Queues:
     def __init__(self, index: Index, topics: Topics, references: LogReferences) -> None:
         self._index = index
@@ -61,19 +93,35 @@ class Queues:
         transaction_id: str | None = None,
         skip: tuple[int, ...] = (),
         redelivery: Redelivery | None = None,
+        unshown: Unshown | None = None,
     ) -> int:
-        """Make `count` messages of a block visible; return the offset of the first one."""
-        base_offset = self._topics.advance(topic, queue, count, block.length)
+        """Make `count` messages of a block visible, or with `unshown` add them to that; return the offset of the first
+        one.
+        """
+        if unshown is not None:
+            base_offset = unshown.add(topic, queue, count, block.length)
+        else:
+            base_offset = self._topics.advance(topic, queue, count, block.length)
+            self._note_appended(topic, queue, count, block.length)
         value = _Value(block, count, stored_at_ms, raft_index, transaction_id, skip, redelivery)
         self._index.put(keys.row(topic.id, queue, base_offset), _encode(value))
         self._references.add(block, topic.holder)
+        return base_offset
+
+    def show(self, unshown: Unshown) -> None:
+        """Make all messages of `unshown` visible at once."""
+        for (topic_id, queue), (count, row_bytes) in unshown.queues.items():
+            topic = unshown.topics[topic_id]
+            self._topics.advance(topic, queue, count, row_bytes)
+            self._note_appended(topic, queue, count, row_bytes)
+
+    def _note_appended(self, topic: Topic, queue: int, count: int, row_bytes: int) -> None:
         self._grown[topic.name, queue] = None
         appended = self._appended.get(topic.name)
         if appended is None:
             appended = self._appended[topic.name] = [0, 0]
         appended[0] += count
-        appended[1] += block.length
-        return base_offset
+        appended[1] += row_bytes
 
     def take_appended(self) -> dict[str, list[int]]:
         """Return how many messages, and how many bytes of blocks, were appended to each topic since the last call. Not

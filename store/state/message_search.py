@@ -148,7 +148,7 @@ class MessageSearch:
     def _of_batch(self, topic: Topic, batch_id: str, ordinal: int) -> Iterator[MessagePlace]:
         known = self._messages.of_batch(topic.id, batch_id)
         for queue, base_offset in known.places:
-            row = self._queues.row_at(topic, queue, base_offset)
+            row = self._queues.row_at(topic, queue, base_offset) if base_offset < topic.ends[queue] else None
             is_there = row is not None and (row.base_offset, row.batch_id) == (base_offset, batch_id)
             if row is not None and is_there and ordinal in row.ordinals():
                 yield _visible(topic, queue, row, ordinal)

@@ -40,8 +40,8 @@ from store.limits import CHECK_AFTER_MAX_MS, CHECK_IMMUNITY_MS, OPERATOR_BYTES_M
 from store.messages.block_location import BlockLocation
 from store.messages.message_index import MessageIndex
 from store.messages.outcomes import Event, EventType, Outcomes, message_events, messages_of
-from store.messages.placement import At, CarriedOut, CheckedBatch, OfTransaction, Placement
-from store.messages.queues import Queues
+from store.messages.placement import At, CarriedOut, CheckedBatch, Placement
+from store.messages.queues import OfTransaction, Queues, Unshown
 from store.messages.topics import DISCARDED_TOPIC, HALF_TOPIC, Topics
 from store.steps import Steps
 from store.transactions.op_messages import append_decision
@@ -101,7 +101,9 @@ class Transactions:
         )
         self.table.add(transaction_id, record, command.batches)
         self._copy_to_system_topic(HALF_TOPIC, transaction_id, record, at)
-        for header in command.batches:
+        for number, header in enumerate(command.batches):
+            if number:
+                yield
             topic_id = self._topics.require(header.topic).id
             self._messages.add_half(topic_id, header.batch_id, transaction_id)
             if header.message_ids is not None:
@@ -123,7 +125,7 @@ class Transactions:
         again = _prepared_again(command, recorded)
         return CarriedOut(again, recorded.prepared_index, position, recorded.prepared_at_ms)
 
-    def decide(self, command: Decide, at: At) -> Decided:
+    def decide(self, command: Decide, at: At) -> Decided | Steps[Decided]:
         transaction_id = command.transaction_id
         _check_audit(command)
         record = self._require(transaction_id)
@@ -135,8 +137,8 @@ class Transactions:
         wanted = COMMITTED if command.decision == "commit" else ROLLED_BACK
         decidable = (PREPARED, DISCARDED) if command.force else (PREPARED,)
         if record.state in decidable:
-            self._carry_out(command, record, wanted, at)
-        elif record.state != wanted:
+            return self._carry_out(command, record, wanted, at)
+        if record.state != wanted:
             raise _conflict(transaction_id, record)
         return Decided(transaction_id, STATES[record.state], record.positions)
 
@@ -205,11 +207,14 @@ class Transactions:
             raise Refused(TRANSACTION_NOT_FOUND, detail, {"transaction_id": transaction_id})
         return record
 
-    def _carry_out(self, command: Decide, record: TransactionRecord, wanted: int, at: At) -> None:
+    def _carry_out(self, command: Decide, record: TransactionRecord, wanted: int, at: At) -> Steps[Decided]:
+        """Carry a decision out: all that it shows, and the state, at once, after what may take long."""
         transaction_id = command.transaction_id
         self._note("COMMIT" if wanted == COMMITTED else "ROLLBACK", transaction_id, record, command.client_id)
+        unshown = Unshown()
         if wanted == COMMITTED:
-            record.positions = self._make_visible(transaction_id, record, at)
+            record.positions = yield from self._place(transaction_id, record, at, unshown)
+        self._queues.show(unshown)
         self.table.reopen_timeline(transaction_id, record)
         record.decided_at_ms = at.clock_ms
         record.decided_index = at.raft_index
@@ -220,9 +225,12 @@ class Transactions:
             record.forced = command.force
             record.operator = command.operator or None
             record.reason = command.reason or None
-        self.table.forget_message_ids(transaction_id, record)
         self.table.decide(transaction_id, record, wanted)
         append_decision(self._queues, self._topics, transaction_id, record, at)
+        if len(record.batches) > 1:
+            yield
+        self.table.forget_message_ids(transaction_id, record)
+        return Decided(transaction_id, STATES[record.state], record.positions)
 
     def _answer_unknown(self, command: Decide, record: TransactionRecord, at: At) -> Decided:
         if record.state == PREPARED:
@@ -239,8 +247,10 @@ class Transactions:
             self.table.update(command.transaction_id, record)
         return Decided(command.transaction_id, STATES[record.state], record.positions)
 
-    def _make_visible(self, transaction_id: str, record: TransactionRecord, at: At) -> tuple[Position, ...]:
-        """Give the batches their offsets, in their order.
+    def _place(
+        self, transaction_id: str, record: TransactionRecord, at: At, unshown: Unshown
+    ) -> Steps[tuple[Position, ...]]:
+        """Give the batches their offsets, in their order, and rows, which are seen when `unshown` is shown.
 
         Refused, with nothing changed, if a topic or queue is gone.
         """
@@ -248,13 +258,18 @@ class Transactions:
             self._topics.require(batch.topic).require_queue(batch.queue)
         positions: list[Position] = []
         for number, batch in enumerate(record.batches):
+            if number:
+                yield
             ids = self.table.message_ids(transaction_id, number) if batch.has_message_ids else None
             hashes = self.table.key_hashes(transaction_id, number) if batch.has_keys else None
             topic = self._topics.require(batch.topic)
             seen = self._placement.seen(topic, batch.block.batch_id)
             checked = CheckedBatch(topic, batch.header(ids, hashes), seen)
-            transaction = OfTransaction(transaction_id, len(positions))
-            placed = self._placement.place(checked, batch.block, at, transaction)
+            transaction = OfTransaction(transaction_id, len(positions), unshown)
+            if ids is None:
+                placed = self._placement.place(checked, batch.block, at, transaction)
+            else:
+                placed = yield from self._placement.place_in_steps(checked, batch.block, at, transaction)
             if placed.count:
                 where = Position(placed.topic, placed.queue, placed.offset, placed.count, placed.deliver_at_ms)
                 positions.append(where)

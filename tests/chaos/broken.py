@@ -111,6 +111,8 @@ def forgets_ids() -> None:
 
 
 def delivers_rolled_back() -> None:
+    from store.messages.queues import Unshown
+    from store.steps import finish
     from store.transactions.table import PREPARED
     from store.transactions.transactions import Transactions
 
@@ -119,7 +121,9 @@ def delivers_rolled_back() -> None:
     def make_visible_and_decide(self: Any, command: Any, at: Any) -> Any:
         record = self.table.get(command.transaction_id)
         if command.decision == "rollback" and record is not None and record.state == PREPARED:
-            self._make_visible(command.transaction_id, record, at)
+            unshown = Unshown()
+            finish(self._place(command.transaction_id, record, at, unshown))
+            self._queues.show(unshown)
         return decide(self, command, at)
 
     _replace(Transactions, "decide", make_visible_and_decide)

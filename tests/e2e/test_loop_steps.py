@@ -11,6 +11,7 @@ import zstandard
 from crc32c import crc32c
 
 from cluster.limits import (
+    BATCHES_MAX,
     BODY_BYTES_MAX,
     GROUP_QUEUES_MAX,
     KEYS_MAX,
@@ -87,6 +88,24 @@ def test_transactions_with_all_keys_that_are_decided_by_one_request(node: NodePr
         decisions = [{"transaction_id": name, "decision": "commit"} for name in names]
         answer = node.request("POST", "/v1/transactions/decisions", payload={"decisions": decisions})
         assert [each["state"] for each in answer.json()["results"]] == ["committed"] * len(names)
+
+    in_short_steps(attempt)
+
+
+def test_a_transaction_of_all_batches_with_all_ids(node: NodeProcess) -> None:
+    """Each queue gets a batch. Their commit is seen at once, and is no step of its own for that."""
+    assert node.request("PUT", "/v1/topics/spread", payload={"queues": BATCHES_MAX}).status == 201
+    ids_per_queue = REQUEST_KEYS_MAX // BATCHES_MAX
+
+    def attempt(number: int) -> None:
+        messages = [
+            {"topic": "spread", "body": "x", "queue": i // ids_per_queue, "message_id": f"{number}-{i}"}
+            for i in range(BATCHES_MAX * ids_per_queue)
+        ]
+        half = {"transaction_id": f"spread-{number}", "producer_group": "pg", "messages": messages}
+        assert node.request("POST", "/v1/transactions", payload=half).status == 201
+        committed = node.request("POST", f"/v1/transactions/spread-{number}/commit").json()
+        assert len(committed["positions"]) == BATCHES_MAX
 
     in_short_steps(attempt)
 

@@ -45,7 +45,7 @@ def _check_decided(node_id: int, machine: StateMachine, reborn: Collection[str])
     for write in machine._index.touched:
         key, value = write[0], write[1] if len(write) == 2 else b""  # or it deletes
         is_row = key.startswith(keys.ROW) and value and not value.startswith(keys.ROW)
-        if not is_row or keys.read_u32(key[1:5]) <= len(SYSTEM_TOPICS):
+        if not is_row or keys.read_u32(key[1:5]) <= len(SYSTEM_TOPICS) or not _is_shown(machine, key):
             continue
         transaction_id = _row(key, _decode(value)).transaction_id
         if transaction_id is None or transaction_id in reborn:
@@ -55,6 +55,12 @@ def _check_decided(node_id: int, machine: StateMachine, reborn: Collection[str])
             raise Violation(
                 "transaction_visibility", f"node {node_id} shows messages of {transaction_id}: {transaction.state}"
             )
+
+
+def _is_shown(machine: StateMachine, key: bytes) -> bool:
+    """Return whether queries see the row: its queue ends behind it."""
+    topic = machine._topics.by_id(keys.read_u32(key[1:5]))
+    return topic is not None and keys.row_base_offset(key) < topic.ends[int.from_bytes(key[5:7])]
 
 
 def watch_cuts(replica: "Replica") -> None:

@@ -20,7 +20,7 @@ _prepare, _decide, _resume = Transactions.prepare, Transactions.decide, Transact
 _propose_all, _resume_record = Core.propose_all, TransactionTable.resume
 
 
-def a_late_decision_counts(transactions: Transactions, command: Decide, at: At) -> Decided:
+def a_late_decision_counts(transactions: Transactions, command: Decide, at: At) -> Decided | Steps[Decided]:
     """A producer that comes too late decides a transaction that was discarded."""
     record = transactions.table.get(command.transaction_id)
     if record is not None and record.state == DISCARDED and command.decision != "unknown":
@@ -28,7 +28,7 @@ def a_late_decision_counts(transactions: Transactions, command: Decide, at: At) 
     return _decide(transactions, command, at)
 
 
-def force_overrides_a_decision(transactions: Transactions, command: Decide, at: At) -> Decided:
+def force_overrides_a_decision(transactions: Transactions, command: Decide, at: At) -> Decided | Steps[Decided]:
     """An operator's force undoes a commit or a rollback."""
     record = transactions.table.get(command.transaction_id)
     if command.force and record is not None and record.state not in (PREPARED, DISCARDED):
@@ -36,7 +36,7 @@ def force_overrides_a_decision(transactions: Transactions, command: Decide, at: 
     return _decide(transactions, command, at)
 
 
-def force_is_for_prepared_ones(transactions: Transactions, command: Decide, at: At) -> Decided:
+def force_is_for_prepared_ones(transactions: Transactions, command: Decide, at: At) -> Decided | Steps[Decided]:
     """A forced decision of a discarded transaction is refused like any other."""
     if command.force:
         named = {"operator": command.operator, "reason": command.reason, "source": command.source}
@@ -44,9 +44,10 @@ def force_is_for_prepared_ones(transactions: Transactions, command: Decide, at: 
     return _decide(transactions, command, at)
 
 
-def force_leaves_no_trace(transactions: Transactions, command: Decide, at: At) -> Decided:
+def force_leaves_no_trace(transactions: Transactions, command: Decide, at: At) -> Steps[Decided]:
     """The operator of a forced decision, and the reason, are not kept."""
     decided = _decide(transactions, command, at)
+    decided = decided if isinstance(decided, Decided) else (yield from decided)
     record = transactions.table.get(command.transaction_id)
     if command.force and record is not None and record.forced:
         record.forced, record.operator, record.reason = False, None, None

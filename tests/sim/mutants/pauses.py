@@ -3,19 +3,20 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from store.commands.entry import Result
-from store.commands.transactions import Decide, Decided
+from store.commands.messages import Position
 from store.errors import Refused
 from store.index.index import Index
 from store.log.record import Entry
 from store.messages.placement import At
+from store.messages.queues import Unshown
 from store.state.machine import StateMachine
 from store.state.rows_hash import rows_hash
 from store.steps import Steps
-from store.transactions.table import PREPARED
+from store.transactions.table import TransactionRecord
 from store.transactions.transactions import Transactions
 from tests.sim.variant import Swap, mutant
 
-_apply, _decide = StateMachine.apply, Transactions.decide
+_apply, _place = StateMachine.apply, Transactions._place
 
 
 def writes_an_entry_in_parts(
@@ -45,19 +46,15 @@ def copies_what_is_staged(index: Index) -> Iterator[tuple[bytes, bytes]]:
     return iter([*index.scan(b"", b"\xff")])
 
 
-def decides_in_steps(transactions: Transactions, command: Decide, at: At) -> Steps[Decided]:
+def decides_in_steps(
+    transactions: Transactions, transaction_id: str, record: TransactionRecord, at: At, unshown: Unshown
+) -> Steps[tuple[Position, ...]]:
     """A commit pauses between its messages and its state."""
-    record = transactions.table.get(command.transaction_id)
-    is_its_producer = record is not None and command.producer_group in (None, record.producer_group)
-    if record is None or not is_its_producer or (record.state, command.decision) != (PREPARED, "commit"):
-        return _decide(transactions, command, at)
-    positions = transactions._make_visible(command.transaction_id, record, at)
+    positions = yield from _place(transactions, transaction_id, record, at, unshown)
+    transactions._queues.show(unshown)
+    unshown.queues.clear()
     yield
-    transactions._make_visible = lambda *_: positions  # type: ignore[method-assign]
-    try:
-        return _decide(transactions, command, at)
-    finally:
-        del transactions._make_visible
+    return positions
 
 
 def _shown_index(machine: StateMachine) -> int:
@@ -73,6 +70,6 @@ MUTANTS = (
     mutant(8, Swap(StateMachine, "apply", writes_an_entry_in_parts)),
     mutant(22, Swap(StateMachine, "apply", hashes_where_it_pauses)),
     mutant(8, Swap(StateMachine, "applied_index", _NamesAnEntryAppliedInPart(_shown_index))),
-    mutant(5, Swap(Transactions, "decide", decides_in_steps)),
+    mutant(5, Swap(Transactions, "_place", decides_in_steps)),
     mutant(16, Swap(Index, "pairs", copies_what_is_staged)),
 )

@@ -5,7 +5,8 @@ from cluster.messages.pull_pages import Page, PullQuery
 from store.commands.messages import BatchPlaced
 from store.messages.block_location import BlockLocation
 from store.messages.outcomes import Event, MessagesOf, Outcomes
-from store.messages.placement import At, CheckedBatch, OfTransaction, Placement
+from store.messages.placement import At, CheckedBatch, Placement
+from store.messages.queues import OfTransaction
 from tests.sim.variant import Swap, mutant
 
 _scan, _place_or_answer, _store = PullApi._scan, Placement.place, Outcomes.store

@@ -8,7 +8,8 @@ from store.commands.messages import BatchHeader, Cancelled, CancelScheduled, Pos
 from store.errors import NOT_SCHEDULED, Refused
 from store.messages.block_location import BlockLocation
 from store.messages.dedupe import KnownMessage, SeenBatch
-from store.messages.placement import At, CheckedBatch, OfTransaction, Placement
+from store.messages.placement import At, CheckedBatch, Placement
+from store.messages.queues import OfTransaction
 from store.messages.timers import Found, Timer, TimerKey, Timers, due_ms_of, left_out
 from store.messages.topics import Topic
 from store.state.delivery import Delivery
