@@ -68,7 +68,7 @@ class OfTransaction(NamedTuple):
     transaction_id: str
     position: int
     unshown: Unshown
-    """Messages that become visible once all batches of the transaction are placed; delayed ones are scheduled before."""
+    """Messages that become visible once all batches of the transaction are placed; delayed ones are scheduled first."""
 
 
 class Queues:
