@@ -1,8 +1,12 @@
 """Configuration of a Raft node; frozen, and validated together with the broker's configuration."""
 
+from typing import Final
+
 import msgspec
 
 MIB = 1024 * 1024
+NODE_ID_MAX: Final = 1 << 31
+OVERRIDE_NUMBER_MAX: Final = 1 << 31
 
 
 class TlsConfig(msgspec.Struct, frozen=True, kw_only=True):

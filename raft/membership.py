@@ -13,7 +13,7 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from raft.config import AddressOverride, PeerAddress, RaftConfig
+from raft.config import NODE_ID_MAX, OVERRIDE_NUMBER_MAX, AddressOverride, PeerAddress, RaftConfig
 from raft.errors import MembershipRefused, ProtocolError
 from store.features import FEATURES, FIRST_LEVEL, LEVEL_MAX, VERSION_LENGTH_MAX, LevelOf, read_level
 from store.limits import PRINCIPAL_CHARACTERS_MAX
@@ -25,11 +25,9 @@ log = logging.getLogger(__name__)
 
 MEMBERS_MAX: Final = 16
 """Maximum number of nodes in a cluster, learners included."""
-NODE_ID_MAX: Final = 1 << 31
 ADDRESS_LENGTH_MAX: Final = 300
 URL_LENGTH_MAX: Final = 2_048
 ORIGIN_LENGTH_MAX: Final = 100
-OVERRIDE_NUMBER_MAX: Final = 1 << 31
 
 
 class Member(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):

@@ -54,7 +54,7 @@ class RaftNode:
         self._on_fatal = events.on_fatal
         self._on_outdated = events.on_outdated or events.on_fatal
         self._failed = self._stopping = self._handing_over = self._is_going_on = False
-        self._applied_listeners = AppliedListeners()
+        self._applied_listeners, self._leader_listeners = AppliedListeners(), AppliedListeners()
         self._transport = TcpTransport(config)
         self.membership = membership = recover_membership(config, storage.log, state_machine)
         """The nodes, with the addresses that count, and what of that is settled."""
@@ -218,11 +218,16 @@ class RaftNode:
         """Call back on the loop after every step that applied something."""
         self._applied_listeners.add(callback)
 
+    def on_leader(self, callback: Callable[[], None]) -> None:
+        """Call back on the loop, soon after this node has begun to follow another leader."""
+        self._leader_listeners.add(callback)
+
     # --- life --------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Listen, dial the peers and start ticking. Raises OSError when the address cannot be bound."""
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
+        self._raft.election.on_leader = lambda: loop.call_soon(self._leader_listeners.tell)
         syncer = syncer_of(self._loop, self._open_background_sync(), self._worked_s)
         self._log_sync = LogSync(self._log, self._watermarks, syncer, self._after_sync, self._sync_failed)
         self._raft.follower.on_written = self._log_sync.request

@@ -30,6 +30,7 @@ import errno
 import functools
 import itertools
 import os
+from collections import deque
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple
@@ -181,6 +182,10 @@ class SimFile:
         self._begin("pread")
         return bytes(self._inode.current[position : position + length])
 
+    def fetch(self, length: int, position: int) -> None:
+        assert not self._closed
+        self._disk.fetched.append((self._path, position, length))
+
     def pwrite(self, data: Buffer, position: int) -> None:
         self._begin("pwrite")
         self._disk.take_space("write", self._path, self._inode, position + len(data))
@@ -242,6 +247,8 @@ class SimDisk:
         self.era = 0
         self.operations = 0
         self.open_files: set[SimFile] = set()
+        self.fetched: deque[tuple[str, int, int]] = deque(maxlen=100)
+        """Path, offset and length of what files were asked to fetch, the latest."""
         self._names: dict[str, _Inode] = {}
         self._durable_names: dict[str, _Inode] = {}
         self._directories = {"/"}

@@ -24,7 +24,7 @@ from cluster.process.addresses import is_loopback
 from cluster.process.line_pace import AUDIT_LOGGER
 from cluster.security.access import ADMINISTRATION, JOINING
 from cluster.security.credentials import make_token
-from raft.membership import NODE_ID_MAX
+from raft.config import NODE_ID_MAX
 from store.commands.users import DeleteUser, PutUser, Token
 from store.errors import CLOCK_IN_DOUBT, USER_CHANGED, USER_NOT_FOUND, Refused
 from store.users.users import User

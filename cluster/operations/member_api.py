@@ -17,9 +17,9 @@ from cluster.http.routes import JSON, Route, json_of
 from cluster.problems import Problem
 from cluster.process.addresses import Address, ConfigError, is_unspecified, parse_address, parse_url
 from cluster.security.access import ADMINISTRATION
-from raft.config import PeerAddress
+from raft.config import NODE_ID_MAX, PeerAddress
 from raft.errors import MembershipRefused, NotLeader, ProtocolError
-from raft.membership import ADDRESS_LENGTH_MAX, NODE_ID_MAX, URL_LENGTH_MAX, Configuration, Member
+from raft.membership import ADDRESS_LENGTH_MAX, URL_LENGTH_MAX, Configuration, Member
 
 
 class MemberRequest(Request, kw_only=True, frozen=True):

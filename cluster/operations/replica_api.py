@@ -16,10 +16,10 @@ from cluster.http.responses import Response
 from cluster.http.routes import Route, json_of
 from cluster.problems import Problem
 from cluster.security.access import ADMINISTRATION
+from raft.config import NODE_ID_MAX
 from raft.copies.replicas import FRESH_INTERVALS
 from raft.errors import MembershipRefused
 from raft.library import now
-from raft.membership import NODE_ID_MAX
 
 
 class RebuildQuery(Request, kw_only=True, frozen=True):

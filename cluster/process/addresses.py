@@ -6,7 +6,7 @@ from ipaddress import IPv6Address, ip_address
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
-from raft.membership import NODE_ID_MAX
+from raft.config import NODE_ID_MAX
 
 DIGITS_MAX: Final = 10
 HOST_LENGTH_MAX: Final = 253

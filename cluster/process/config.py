@@ -14,7 +14,7 @@ from cluster.limits import ADDRESS_SHARE_PERCENT, HTTP_CONNECTIONS_MAX, REQUEST_
 from cluster.process.addresses import Address, Peer, parse_address, parse_peer, url_beside
 from cluster.process.credential_options import CredentialOptions
 from cluster.process.option import Option
-from raft.membership import NODE_ID_MAX, OVERRIDE_NUMBER_MAX
+from raft.config import NODE_ID_MAX, OVERRIDE_NUMBER_MAX
 from store.log.segment import SEGMENT_BYTES_MAX
 
 DEFAULT_HTTP_PORT: Final = 7081

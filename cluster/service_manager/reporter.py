@@ -28,18 +28,22 @@ class ServiceReporter:
         self._core = core
         self._readiness = readiness
         self._manager = manager
-        self._is_ready = False
+        self._runs = self._is_ready = False
         self._status = ""
         watchdog_s = manager.watchdog_us / 1_000_000
         self._pause_s = max(PAUSE_S_MIN, min(ROUND_S, watchdog_s / SIGNS_PER_WATCHDOG)) if watchdog_s else ROUND_S
         self._task = core.background.task("service-manager", "report to the service manager", self._round)
+        core.raft.on_applied(self._look)
+        core.raft.on_leader(self._look)
 
     def start(self) -> None:
+        self._runs = True
         self._manager.end_silence()
         self._task.start()
 
     async def stop(self, *, opens_again: bool) -> None:
         """Stop the rounds. With `opens_again` the node is back soon, otherwise it ends."""
+        self._runs = False
         await self._task.stop()
         if opens_again:
             self._manager.expect_silence(REOPENING_US)
@@ -50,9 +54,8 @@ class ServiceReporter:
     async def _round(self) -> float:
         self._manager.alive()  # first: whatever else fails here is no reason to end the node
         reason = self._readiness.reason()
-        if reason is None and not self._is_ready:
-            self._is_ready = True
-            self._manager.ready()
+        if reason is None:
+            self._say_ready()
         if not self._is_ready:
             self._manager.extend_start(START_EXTENSION_US)
         status = self._state() if reason is None else f"not ready: {reason}"
@@ -60,6 +63,18 @@ class ServiceReporter:
             self._status = status
             self._manager.status(status)
         return self._pause_s
+
+    def _look(self) -> None:
+        """Say that the node is ready when that comes about, half a second before a round may see it: whoever restarts
+        nodes one after the other waits for it.
+        """
+        if self._runs and not self._is_ready and self._readiness.reason() is None:
+            self._say_ready()
+
+    def _say_ready(self) -> None:
+        if not self._is_ready:
+            self._is_ready = True
+            self._manager.ready()
 
     def _state(self) -> str:
         """Return role and term in words."""

@@ -1,10 +1,10 @@
-"""Finds what is wrong with the hosts before anything is installed. Looks, and changes nothing."""
+"""Finds what is wrong with the hosts before anything is installed. Looks at several at a time, and changes nothing."""
 
 import contextlib
 import time
 import tomllib
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 from deploy.rollout.inventory import Inventory, Node
 from deploy.rollout.reachability import (
@@ -17,28 +17,53 @@ from deploy.rollout.reachability import (
     refused_of,
 )
 from deploy.rollout.rolling import Deployed
+from deploy.rollout.side_by_side import side_by_side
 from deploy.rollout.transport import HostError
+
+H = TypeVar("H")
+T = TypeVar("T")
 
 FREE_BYTES_MIN: Final = 1 << 30
 CLOCK_DIFFERENCE_MS_MAX: Final = 2_000
 """Largest difference of two hosts' clocks that is not called a defect; an answer over ssh takes a part of it."""
 
 
-def defects_of(inventory: Inventory) -> list[str]:
-    """Return all defects of all hosts, each with its node and host."""
-    defects: list[str] = []
-    found: list[Deployed] = []
-    ahead_ms: dict[int, int] = {}
-    for node in inventory.nodes:
-        try:
-            each = Deployed(inventory, node)
-            ahead_ms[node.id] = each.facts["time_ms"] - time.time_ns() // 1_000_000
-            defects += [f"{named(node)}: {text}" for text in _of_host(each)]
-            found.append(each)
-        except HostError as error:
-            defects.append(str(error))
+class _Found(NamedTuple):
+    """A host that answered."""
+
+    deployed: Deployed
+    ahead_ms: int
+    """By how much its clock is ahead of this machine's."""
+    defects: list[str]
+
+
+def defects_of(inventory: Inventory, at_once: int) -> list[str]:
+    """Return all defects of all hosts, each with its node and host, in the order of the inventory. At most `at_once`
+    hosts are asked at a time.
+    """
+    looked = _of_each(lambda node: _look(inventory, node), inventory.nodes, at_once)
+    found = [each for each in looked if isinstance(each, _Found)]
+    defects = [text for each in looked for text in (each.defects if isinstance(each, _Found) else [str(each)])]
     defects += [text for node in inventory.nodes if (text := hidden(node)) is not None]
-    return [*defects, *_of_clocks(inventory, ahead_ms), *_of_network(found)]
+    return [*defects, *_of_clocks(found), *_of_network([each.deployed for each in found], at_once)]
+
+
+def _of_each(act: Callable[[H], T], hosts: Sequence[H], at_once: int) -> list[T | HostError]:
+    """Return what `act` returns for each of the hosts, in their order, or the error of the host."""
+
+    def guarded(host: H) -> T | HostError:
+        try:
+            return act(host)
+        except HostError as error:
+            return error
+
+    return side_by_side(guarded, hosts, at_once)
+
+
+def _look(inventory: Inventory, node: Node) -> _Found:
+    each = Deployed(inventory, node)
+    ahead_ms = each.facts["time_ms"] - time.time_ns() // 1_000_000
+    return _Found(each, ahead_ms, [f"{named(node)}: {text}" for text in _of_host(each)])
 
 
 def _of_host(each: Deployed) -> list[str]:
@@ -55,38 +80,38 @@ def _of_host(each: Deployed) -> list[str]:
     return defects
 
 
-def _of_clocks(inventory: Inventory, ahead_ms: dict[int, int]) -> list[str]:
-    if not ahead_ms or max(ahead_ms.values()) - min(ahead_ms.values()) <= CLOCK_DIFFERENCE_MS_MAX:
+def _of_clocks(found: Sequence[_Found]) -> list[str]:
+    ahead_ms = [each.ahead_ms for each in found]
+    if not ahead_ms or max(ahead_ms) - min(ahead_ms) <= CLOCK_DIFFERENCE_MS_MAX:
         return []
-    shown = ", ".join(f"{named(node)} {ahead_ms[node.id]:+} ms" for node in inventory.nodes if node.id in ahead_ms)
+    shown = ", ".join(f"{named(each.deployed.node)} {each.ahead_ms:+} ms" for each in found)
     return [f"the clocks of the hosts differ; start NTP. Against this machine: {shown}"]
 
 
-def _of_network(found: list[Deployed]) -> list[str]:
+def _of_network(found: Sequence[Deployed], at_once: int) -> list[str]:
     """Listen where nodes do not run yet, and have every host connect to all others, and this machine to the URLs."""
-    defects = []
     with contextlib.ExitStack() as listening:
-        there = []
-        for each in found:
-            try:
-                if each.pid == 0:
-                    listening.enter_context(each.host.listening(_listen_ports(each.node)))
-                there.append(each)
-            except HostError as error:
-                defects.append(str(error))
-        for each in found:
+
+        def listen(each: Deployed) -> Deployed:
+            if each.pid == 0:
+                listening.enter_context(each.host.listening(_listen_ports(each.node)))
+            return each
+
+        listened = _of_each(listen, found, at_once)
+        there = [each for each in listened if isinstance(each, Deployed)]
+
+        def reach(each: Deployed) -> list[str]:
             targets = [target for other in there if other is not each for target in _addresses(other.node)]
-            try:
-                refused = each.host.reach(targets)
-            except HostError as error:
-                defects.append(str(error))
-                continue
-            defects += [f"{named(each.node)}: {text}" for text in _unreachable(refused)]
+            return [f"{named(each.node)}: {text}" for text in _unreachable(each.host.reach(targets))]
+
+        defects = [str(each) for each in listened if isinstance(each, HostError)]
+        for reached in _of_each(reach, found, at_once):
+            defects += [str(reached)] if isinstance(reached, HostError) else reached
         defects += _from_here(there)
     return defects
 
 
-def _from_here(there: list[Deployed]) -> Iterator[str]:
+def _from_here(there: Sequence[Deployed]) -> Iterator[str]:
     """Connect from this machine to both listeners of each node. Yield what is not reached."""
     asked: dict[Address, str] = {}
     for each in there:

@@ -131,7 +131,7 @@ class Verbs:
 
     def preflight(self) -> None:
         """Look at every host, change nothing, and name all defects."""
-        defects = [*defects_of(self._inventory), *self._strangers()]
+        defects = [*defects_of(self._inventory, self._options.parallel), *self._strangers()]
         for node in self._inventory.nodes:
             self._report.event(f"node {node.id} ({node.host}): looked at")
         for defect in defects:

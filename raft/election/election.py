@@ -65,6 +65,8 @@ class Election:
         self._won_at_s: deque[float] = deque(maxlen=RECENT_MAX)
         self._last_leader = 0, 0
         """The last term in which this process heard of a leader or led, and that leader. A term has no other."""
+        self.on_leader: Callable[[], object] = lambda: None
+        """Called when this node begins to follow another leader."""
         self._leader_contact = float("-inf")
         self._running_since = now()
         # Pre-votes are refused while a leader is alive, so asking early disturbs nothing; and after a power cut of all
@@ -140,6 +142,7 @@ class Election:
         if library.leader_id != leader:
             log.info("node %d leads term %d", leader, library.term)
             library.set_leader(leader)
+            self.on_leader()
         self._leader_contact = now()
         if not library.transfer_in_progress:
             library.postpone_election()

@@ -36,6 +36,7 @@ from raft.peers.frames import FrameProtocol
 from raft.peers.handshake import HANDSHAKE_FRAME_BYTES, PROTOCOL, Admission, Opening, Refusal, make_nonce
 from raft.peers.lanes import CONTROL, DATA, lane_of
 from raft.peers.outgoing import Arriving, LanedSender, Outgoing, SharedEncoding
+from raft.peers.redialling import Pauses
 from raft.peers.refusals import Refusals
 from raft.peers.sockets import Listener, dial, keep_alive
 from raft.peers.tls import NAME_CHARACTERS_MAX, PeerTls
@@ -97,6 +98,7 @@ class TcpTransport(LanedSender, PeerTransport):
         self._refusals = Refusals()
         self._listener = Listener(self._accept, self.tls, self._refusals)
         self._dialers: dict[int, asyncio.Task[None]] = {}
+        self._pauses = Pauses()
         self._dialled: dict[int, PeerAddress] = {}
         self._guests: dict[int, PeerAddress] = {}  # nodes outside the configuration that are heard
         self._whereabouts = Whereabouts()
@@ -205,7 +207,7 @@ class TcpTransport(LanedSender, PeerTransport):
                         "no connection to node %d at %s:%d: %s", peer, at.host, at.port, failure, exc_info=trace
                     )
                 told = {**(told if at == address or address in told else {}), at: failure}
-            await asyncio.sleep((REMOVED_RECONNECT_MS if self.removed_by == peer else RECONNECT_MS) / 1000)
+            await self._pauses.last(peer, (REMOVED_RECONNECT_MS if self.removed_by == peer else RECONNECT_MS) / 1000)
 
     async def _dial(self, peer: int, address: PeerAddress) -> None:
         """Connect both lanes; returns when either of them has ended."""
@@ -387,6 +389,7 @@ class TcpTransport(LanedSender, PeerTransport):
             connection.on_bytes = Arriving(connection, lambda: self.on_data_arrives(peer.id))
         else:
             self._locate(peer.id, hello.address, connection)
+            self._pauses.end(peer.id)
         connection.on_message = lambda _, received: self._deliver(peer, hello.incarnation, received)
 
     def _locate(self, peer: int, address: str, connection: FrameProtocol) -> None:

@@ -36,6 +36,12 @@ class File(Protocol):
         """Return up to `length` bytes from `position`; fewer only at the end of the file."""
         ...
 
+    def fetch(self, length: int, position: int) -> None:
+        """Has the disk bring these bytes into memory for a later `pread`, and does not wait for it. A hint, which never
+        fails.
+        """
+        ...
+
     def pwrite(self, data: Buffer, position: int) -> None:
         """Write the whole buffer or raise `DiskError`. Not durable on return."""
         ...
@@ -161,6 +167,10 @@ class PosixFile:
             return b"".join(parts)
         except OSError as error:
             raise disk_error("read", self.path, error) from error
+
+    def fetch(self, length: int, position: int) -> None:
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(self.descriptor, position, length, os.POSIX_FADV_WILLNEED)
 
     def pwrite(self, data: Buffer, position: int) -> None:
         try:

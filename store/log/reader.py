@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from crc32c import crc32c
 
 from store.log.disk import Buffer
 from store.log.entry_cache import ReadCache, TailCache
-from store.log.errors import LogCorruption, UnsupportedLog
+from store.log.errors import DiskError, LogCorruption, UnsupportedLog
 from store.log.record import HEADER_BYTES, Entry, Header, UnsupportedRecord, parse_header
 from store.log.segments import SegmentSet
+
+FETCHED_AHEAD_BYTES = 16 * 1024 * 1024
+"""Bytes behind a read that are asked for before their turn: as many as are under way to a follower
+(raft/replication/progress.py)."""
 
 
 class LogReader:
@@ -36,7 +42,7 @@ class LogReader:
         index = first
         while index <= last:
             entry = self.tail.get(index)
-            batch = [entry] if entry else self._read_range(index, self._last_within(index, last, max_bytes))
+            batch = [entry] if entry else self._read_on(index, self._last_within(index, last, max_bytes))
             for read in batch:
                 max_bytes -= HEADER_BYTES + len(read.payload)
                 if max_bytes < 0 and found:
@@ -98,6 +104,19 @@ class LogReader:
         offset = self._segments.index_of(segment).offset_of(index)
         data = self._segments.file_of(segment).pread(HEADER_BYTES, offset)
         return _parse_header(data, 0, segment.name, index, segment.start + offset)
+
+    def _read_on(self, first: int, last: int) -> list[Entry]:
+        """Reads records of one segment, and has the disk fetch what follows, also in later segments. Whoever reads
+        entries that are not in memory goes through the log, and stands while it reads: a follower is filled, or entries
+        are applied again.
+        """
+        entries = self._read_range(first, last)
+        segment = self._segments.with_index(first)
+        position = segment.start + self._segments.index_of(segment).offset_of(last + 1)
+        with contextlib.suppress(DiskError):  # a file that cannot be opened now is not needed now
+            for file, offset, length in self._segments.files_of(position, FETCHED_AHEAD_BYTES):
+                file.fetch(length, offset)
+        return entries
 
     def _read_range(self, first: int, last: int) -> list[Entry]:
         return self._parse(self._read_bytes(first, last), first, last)

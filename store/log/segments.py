@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -92,6 +92,17 @@ class SegmentSet:
             self._note_use(segment)
             self._bound_open()
         return segment.file
+
+    def files_of(self, position: int, length: int) -> Iterator[tuple[File, int, int]]:
+        """Yields the files that hold these bytes of the log, each with the offset and the number of its bytes."""
+        end = position + length
+        for segment in self.segments[bisect_right(self._starts, position) - 1 :]:
+            until = end if segment is self.active else min(end, segment.start + segment.length)
+            if segment.start >= end:
+                return
+            begin = max(position, segment.start)
+            if begin < until:
+                yield self.file_of(segment), begin - segment.start, until - begin
 
     def _bound_open(self) -> None:
         """Close the files of the sealed segments used longest ago, if more than OPEN_SEGMENTS_MAX are open."""

@@ -167,9 +167,10 @@ def _ready_s(deployment: Deployment, number: int) -> float:
     """Wait until the node, which somebody starts, is ready; return the seconds since the start of its process."""
     while not _is_ready(deployment.urls[number]):
         time.sleep(POLL_S)
+    ready_s = time.clock_gettime(time.CLOCK_BOOTTIME)  # before the look through all processes
     pid = deployment.pids()[number]
     started = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])  # ticks since the boot
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - started / os.sysconf("SC_CLK_TCK")
+    return ready_s - started / os.sysconf("SC_CLK_TCK")
 
 
 def _is_ready(url: str) -> bool:

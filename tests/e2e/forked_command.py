@@ -66,7 +66,7 @@ def make_program(directory: Path) -> Path:
 
 def serve(address: str) -> int:
     """Fork a process for each request."""
-    for module in ("cluster.main", "cluster.serving"):
+    for module in ("cluster.main", "cluster.run_command", "cluster.serving"):
         importlib.import_module(module)
     own = os.getpid()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel forgets those that have ended

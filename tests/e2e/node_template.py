@@ -140,7 +140,7 @@ def serve(module: str) -> int:
     """Fork a node, or tell the exit code of one that has ended, for each line of standard input."""
     if module != BROKER:
         importlib.import_module(module).prepare()
-    for name in (BROKER, "cluster.serving"):
+    for name in (BROKER, "cluster.run_command", "cluster.serving"):
         importlib.import_module(name)
     own = os.getpid()
     for line in sys.stdin:

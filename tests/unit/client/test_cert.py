@@ -24,8 +24,7 @@ from cluster.process.config import NodeConfig
 from keelmq.cli.app import app
 from keelmq.cli.security.certificates import client_subject, node_subject, node_uri, parse_host
 from keelmq.errors import InvalidRequest
-from raft.config import TlsConfig
-from raft.membership import NODE_ID_MAX
+from raft.config import NODE_ID_MAX, TlsConfig
 from raft.peers.pem_files import TlsError, meet
 from raft.peers.tls import load, name_of, names_in
 from tests.requirements import OPENSSL, path_of

@@ -98,7 +98,7 @@ def test_a_managed_node_waits_before_it_ends_for_its_disk(
     def refuse(_: object) -> int:
         raise StartupError(ExitCode.DISK_REFUSES, "no room")
 
-    monkeypatch.setattr(main, "run_command", refuse)
+    monkeypatch.setattr(main, "run", refuse)
     monkeypatch.setattr("time.sleep", lambda _: waited.append(capsys.readouterr().err))
     assert main.command([]) == ExitCode.DISK_REFUSES
     assert not waited

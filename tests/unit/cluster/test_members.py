@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from deploy.local_nodes import free_ports
-from raft.membership import NODE_ID_MAX
+from raft.config import NODE_ID_MAX
 from tests.unit.cluster.conftest import Answer, Node, node_config, running_node
 
 MEMBERS = "/v1/cluster/members"

@@ -20,7 +20,7 @@ from cluster.operations import log_events as broker_events
 from keelmq import admin, wire
 from keelmq.consuming import pop_calls
 from keelmq.log import log_events as sdk_events
-from raft import membership
+from raft import config as raft_config
 from store.messages.outcomes import EventType
 from tests.unit.cluster.conftest import Node
 
@@ -199,7 +199,7 @@ def _numbers(module: ModuleType) -> dict[str, int]:
 def test_limits_of_the_sdk_are_the_brokers() -> None:
     """The broker does not refuse requests that the SDK lets through, nor the other way round."""
     broker = _numbers(cluster.limits) | _numbers(store.limits)
-    broker |= {"NODE_ID_MAX": membership.NODE_ID_MAX, "TIMEOUT_MS_MAX": request_deadline.TIMEOUT_MS_MAX}
+    broker |= {"NODE_ID_MAX": raft_config.NODE_ID_MAX, "TIMEOUT_MS_MAX": request_deadline.TIMEOUT_MS_MAX}
     for name, value in _numbers(keelmq.limits).items():
         if name not in NOT_A_LIMIT_OF_THE_BROKER:
             assert value == broker[OTHER_NAMES.get(name, name)], name

@@ -1,11 +1,13 @@
 """Hosts are worked on side by side: one that fails keeps no other from its end, and the next run does what is left."""
 
+import contextlib
 import io
 import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from deploy.reporting.report import Report
 from deploy.rollout import __main__
 from deploy.rollout.side_by_side import Failed
 from deploy.rollout.steps import Step, carry_out, show
+from deploy.rollout.transport import Host, HostError
 from tests.patience import PATIENCE_S
 from tests.unit.deploy.stand_ins import Cluster
 
@@ -124,3 +127,42 @@ def test_a_bootstrap_that_failed_on_one_host_is_finished_by_the_next(
     code, said = bootstrap()
     assert code == 0, said
     assert "4 to 6 of 7: start" in said
+
+
+@pytest.mark.usefixtures("cluster")
+def test_preflight_looks_at_all_hosts_at_the_same_time_and_tells_of_them_in_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Host 3 answers first and host 1 last, each time; hosts 1 and 3 have defects."""
+    facts, reach = Host.facts, Host.reach
+    barriers = {name: threading.Barrier(3) for name in ("facts", "reach")}
+    answered = {(name, number): threading.Event() for name in barriers for number in (1, 2, 3, 4)}
+    for name in barriers:
+        answered[name, 4].set()
+
+    def in_turn(name: str, number: int) -> None:
+        begin_together(barriers[name])
+        assert answered[name, number + 1].wait(PATIENCE_S)
+        answered[name, number].set()
+
+    def asked_facts(host: Host) -> dict[str, Any]:
+        in_turn("facts", host.node.id)
+        return {**facts(host), "free_bytes": 0 if host.node.id != 2 else 1 << 40}
+
+    def asked_reach(host: Host, targets: list[list[Any]]) -> list[list[Any]]:
+        in_turn("reach", host.node.id)
+        if host.node.id == 2:
+            raise HostError(host.node, "reach: no answer in time")
+        return [*reach(host, targets), ["10.0.0.9", host.node.id, "refused"]]
+
+    monkeypatch.setattr(Host, "facts", asked_facts)
+    monkeypatch.setattr(Host, "reach", asked_reach)
+    monkeypatch.setattr(Host, "listening", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(sys, "argv", ["keelmq-deploy", "preflight", "-i", str(tmp_path / "cluster.toml")])
+    assert __main__.main() == 1
+    said = capsys.readouterr().out
+    told = ["node 1.*: 0 MiB are free", "node 3.*: 0 MiB are free"]
+    told += ["node 1.*10.0.0.9:1 cannot be reached", "node 2.*reach: no answer", "node 3.*10.0.0.9:3 cannot be reached"]
+    places = [found.start() for text in told if (found := re.search(text, said)) is not None]
+    assert len(places) == len(told), said
+    assert places == sorted(places), said

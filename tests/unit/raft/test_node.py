@@ -371,3 +371,17 @@ async def test_a_node_whose_index_takes_no_writes_goes_on_with_everything_else(
         monkeypatch.undo()
         go_on(follower.index)
         await until(lambda: same_state(members))
+
+
+async def test_a_follower_tells_once_that_it_follows_somebody(tmp_path: Path) -> None:
+    async with cluster(3, tmp_path) as members:
+        leader = await leader_of(members)
+        follower = next(member for member in members if member is not leader)
+        await follower.stop()
+        await follower.start()
+        leaders: list[int | None] = []
+        follower.node.on_leader(lambda: leaders.append(follower.node.leader_id))
+        await until(lambda: bool(leaders))
+        await put_topic(leader)
+        await until(lambda: same_state(members))
+        assert leaders == [leader.config.node_id]

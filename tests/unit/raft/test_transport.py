@@ -28,6 +28,7 @@ from raft.messages import (
 from raft.peers.frames import FrameProtocol
 from raft.peers.handshake import HANDSHAKE_FRAME_BYTES, NONCE_BYTES, PROTOCOL, opener_statement
 from raft.peers.lanes import ARRIVED_BYTES, CONTROL, DATA
+from raft.peers.redialling import Pauses
 from raft.peers.secret import prove
 from raft.peers.transport import HANDSHAKES_MAX, TcpTransport
 from store.log.record import Entry
@@ -400,3 +401,41 @@ async def test_stranger_cannot_make_the_node_keep_much(caplog: pytest.LogCapture
         connection.write([FRAME.pack(HANDSHAKE_FRAME_BYTES + 1, 10, 0)])
         await until(connection.closed.done)
     assert "a frame announces 4097 bytes" in caplog.text
+
+
+async def test_a_peer_that_dials_is_dialled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that is started again waits for its leader, whose last attempt to reach it may be a moment ago."""
+    monkeypatch.setattr("raft.peers.transport.RECONNECT_MS", 3_600_000)
+    first, second = two_nodes()
+    async with running(first) as [(one, got_one)]:
+        await until(lambda: bool(one.why_unconnected(2)))
+        async with running(second) as [(_, got_two)]:
+            await until(lambda: got_one.connected == {2} and got_two.connected == {1})
+
+
+async def test_of_two_pauses_in_a_row_one_lasts() -> None:
+    pauses = Pauses()
+
+    async def paused(length_s: float) -> asyncio.Task[None]:
+        task = asyncio.create_task(pauses.last(2, length_s))
+        await asyncio.sleep(0)
+        return task
+
+    pauses.end(2)  # none is under way
+    first = await paused(3_600)
+    pauses.end(3)
+    pauses.end(2)
+    await first
+    second = await paused(0)
+    pauses.end(2)
+    await second
+    third = await paused(3_600)
+    pauses.end(2)
+    await third
+    fourth = await paused(3_600)
+    pauses.end(2)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not fourth.done()
+    fourth.cancel()
+    await asyncio.gather(fourth, return_exceptions=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from store.log.record import HEADER_BYTES, KIND_NOOP
@@ -204,3 +206,16 @@ def test_bad_sidecar_is_rebuilt(damage: str) -> None:
     assert [log.term_at(index) for index in range(1, 41)] == [0] + [1] * 39
     assert_holds(log, 40)
     assert disk.read_bytes(path) == good
+
+
+@pytest.mark.parametrize("last_index", [60, 240])
+def test_of_a_sealed_segment_its_first_header_is_read_and_no_more(last_index: int) -> None:
+    """A start with a log of 20 GiB takes as long as one with a short log."""
+    disk, reads = sim_disk(), Counter[str]()
+    synced_log(disk, last_index).close()
+    disk.on_operation = lambda operation, path: reads.update([path] * (operation == "pread"))
+    open_log(disk, applied_index=last_index)
+    *sealed, last_sealed, _active = segment_paths(disk)
+    assert len(sealed) >= last_index // 15
+    assert [reads[path] for path in sealed] == [1] * len(sealed)
+    assert reads[last_sealed] == 2, "its last record begins the chain of the active one"
