@@ -33,7 +33,7 @@ class _Found(NamedTuple):
 
     deployed: Deployed
     ahead_ms: int
-    """By how much its clock is ahead of this machine's."""
+    """Lead of its clock over this machine's."""
     defects: list[str]
 
 

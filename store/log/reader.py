@@ -106,7 +106,7 @@ class LogReader:
         return _parse_header(data, 0, segment.name, index, segment.start + offset)
 
     def _read_on(self, first: int, last: int) -> list[Entry]:
-        """Reads records of one segment, and has the disk fetch what follows, also in later segments. Whoever reads
+        """Read records of one segment, and have the disk fetch what follows, also in later segments. Whoever reads
         entries that are not in memory goes through the log, and stands while it reads: a follower is filled, or entries
         are applied again.
         """

@@ -94,7 +94,7 @@ class SegmentSet:
         return segment.file
 
     def files_of(self, position: int, length: int) -> Iterator[tuple[File, int, int]]:
-        """Yields the files that hold these bytes of the log, each with the offset and the number of its bytes."""
+        """Yield the files that hold these bytes of the log, each with the offset and the number of its bytes."""
         end = position + length
         for segment in self.segments[bisect_right(self._starts, position) - 1 :]:
             until = end if segment is self.active else min(end, segment.start + segment.length)

@@ -89,4 +89,4 @@ def recover(given: Sequence[str]) -> int:
 
 
 OFFLINE: Final = {"log": log, "restore": restore, "recover": recover}
-"""What carries out each command, by its name."""
+"""Functions that carry out the commands, by name."""
