@@ -57,7 +57,8 @@ class Fold:
         self._edges, self._settled, self._committed = Edges(), [], []
         columns = []
         while batch.num_rows:
-            again = made_again(batch.filter(_of_topics(batch)))
+            first_entry = batch["raft_index"][0].as_py()
+            again = made_again(batch.filter(_of_topics(batch)), self.state.ends, first_entry)
             part = batch if again is None else batch.filter(pc.less(batch["raft_index"], again))
             batch = batch.slice(part.num_rows)
             columns.append(self._fold_part(part))
