@@ -10,6 +10,8 @@ import pyarrow.compute as pc
 
 from keelmq_spark.folding.fold_state import key_of
 from keelmq_spark.folding.rows import plain
+from keelmq_spark.tables.schema import GROUP_TOPICS
+from keelmq_spark.views.event_types import PUBLISH
 
 
 def in_log_order(batch: Any) -> Any:
@@ -31,6 +33,17 @@ def in_log_order(batch: Any) -> Any:
     keys = pa.table({"index": indexes, "number": numbers})
     order = pc.sort_indices(keys, sort_keys=[("index", "ascending"), ("number", "ascending")])
     return batch.take(order)
+
+
+def of_topics(batch: Any) -> Any:
+    """Return a mask of the messages that are published in a topic that is no group's."""
+    published = pc.and_(pc.equal(batch["type"], PUBLISH), pc.invert(of_groups(batch["topic"])))
+    return pc.fill_null(published, False)
+
+
+def of_groups(topics: Any) -> Any:
+    retry, dead = (pc.starts_with(topics, prefix) for prefix in GROUP_TOPICS)
+    return pc.or_(retry, dead)
 
 
 def offsets_by_queue(published: Any) -> Iterator[tuple[str, int, int, int]]:
