@@ -44,6 +44,7 @@ ATTEMPTS ?= 10000
 MINUTES ?= 10
 DEMO_ARGS ?=
 LINEAGE_ARGS ?=
+LINEAGE_BENCH_ARGS ?=
 BENCH_ARGS ?=
 PEERS_ARGS ?=
 DIST_ARGS ?=
@@ -59,7 +60,7 @@ SOAK_ARGS ?=
 MONITORING_ARGS ?=
 DEPLOY_TEST_ARGS ?=
 
-.PHONY: help setup check lint test demo lineage sim mutants chaos strangers powerloss fuzz soak monitoring-test deploy-test bench bench-peers cluster cluster-add cluster-stop lock audit dist bundle deb image format clean
+.PHONY: help setup check lint test demo lineage sim mutants chaos strangers powerloss fuzz soak monitoring-test deploy-test bench bench-lineage bench-peers cluster cluster-add cluster-stop lock audit dist bundle deb image format clean
 
 help: ## list the targets
 	@echo 'KeelMQ: make <target>'
@@ -150,6 +151,9 @@ deploy-test: $(TOOLS) $(DIST) ## deployment over ssh to hosts as network namespa
 
 bench: $(TOOLS) ## throughput, latency and memory beside the floor of this machine
 	@$(BIN)/python -m tests.bench $(BENCH_ARGS)
+
+bench-lineage: $(SPARK) ## events into lineage tables, look-ups, a group far behind: LINEAGE_BENCH_ARGS='--events 100_000_000 --directory DIR'
+	@$(BIN)/python -m tests.bench.lineage_tables $(LINEAGE_BENCH_ARGS)
 
 bench-peers: $(TOOLS) ## KeelMQ beside NATS, RabbitMQ, Kafka and RocketMQ: PEERS_ARGS='--peers nats,rabbitmq --rounds 3 --seconds 4 --rows one,senders'
 	@$(BIN)/python -m tests.bench.peers $(PEERS_ARGS)

@@ -59,7 +59,7 @@ LEVELS: Final = (
                 *("ids-of-messages-keep-no-batch", "redeliveries-note-only-their-own-message"),
                 *("Build.commit", "Vitals.is_drained"),
                 *("PauseGroup", "GroupPauseSet", "GroupPause", "GroupRecord.pause", "GroupView.pause"),
-                *("Event.type.GROUP_PAUSE", "Event.type.GROUP_RESUME"),
+                *("Event.type.GROUP_PAUSE", "Event.type.GROUP_RESUME", "Event.type.TOPIC_DELETE"),
             }
         ),
     ),

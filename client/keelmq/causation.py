@@ -125,8 +125,13 @@ def batch_with_cause(
     """Return `messages` with the properties that `with_cause` adds; the same objects where it adds none."""
     if group is None and traceparent is None and _current.get() is None:
         return messages
-    whole = [Message(body=message) if isinstance(message, bytes) else message for message in messages]
-    return [_told(message, with_cause(message.properties, group, traceparent)) for message in whole]
+    alone = with_cause({}, group, traceparent)  # the same for all messages without properties of their own
+    return [
+        Message(body=message, properties=alone)
+        if isinstance(message, bytes)
+        else _told(message, with_cause(message.properties, group, traceparent) if message.properties else alone)
+        for message in messages
+    ]
 
 
 def transaction_with_cause(messages: Sequence[Message], traceparent: str | None) -> Sequence[Message]:

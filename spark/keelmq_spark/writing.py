@@ -11,13 +11,16 @@ the same order then.
 
 import asyncio
 import uuid
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import accumulate, chain, repeat
 from typing import Any, Final, NamedTuple
 
 import msgspec
+import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import (
@@ -62,6 +65,9 @@ COLUMNS: Final[dict[str, Sequence[DataType]]] = {
     "causation_topic": _TEXT,
 }
 """Columns of a frame that is written, and their types. Only `value` is required."""
+Batch = Sequence[bytes] | Sequence[Message]
+"""Messages that are sent together: bodies alone, or with other parts."""
+_NO_VALUE: Final = "a row without a value: a message has a body of at least one byte"
 _BATCH: Final = "streaming.sql.batchId"
 _QUERY: Final = "sql.streaming.queryId"
 
@@ -152,10 +158,10 @@ def send_rows(options: SinkOptions, scope: str, batches: Iterable[Any]) -> int:
     """Send the rows of Arrow batches, and return their number; all are durable then. `scope` names what the ids of the
     rows are unique in. Raises ValueError for a row that is no message, and the errors of `Producer.send_batch`.
     """
-    return asyncio.run(_send(options, scope, messages_of(options, scope, batches)))
+    return asyncio.run(_send(options, scope, batches_of(options, scope, batches)))
 
 
-async def _send(options: SinkOptions, scope: str, messages: Iterable[tuple[Place, Message]]) -> int:
+async def _send(options: SinkOptions, scope: str, batches: Iterable[tuple[Place, Batch]]) -> int:
     token = None if options.token_file is None else TokenFile(options.token_file)
     connection = Connection(options.servers, tls=options.tls, token=token)
     try:
@@ -163,21 +169,16 @@ async def _send(options: SinkOptions, scope: str, messages: Iterable[tuple[Place
             connection=connection, group=options.group, send_timeout_ms=options.send_timeout_ms
         ) as producer:
             ids = BatchIds(scope) if options.once_by == BATCH else None
-            return await _send_with(producer, options.batch_messages, messages, ids)
+            return await _send_with(producer, batches, ids)
     finally:
         connection.close()
 
 
-async def _send_with(
-    producer: Producer,
-    batch_messages: int,
-    messages: Iterable[tuple[Place, Message]],
-    ids: "BatchIds | None" = None,
-) -> int:
+async def _send_with(producer: Producer, batches: Iterable[tuple[Place, Batch]], ids: "BatchIds | None" = None) -> int:
     sent = 0
     under_way: deque[asyncio.Task[Any]] = deque()
     try:
-        for place, batch in batched(messages, batch_messages):
+        for place, batch in batches:
             batch_id = ids.next_id(place, batch) if ids is not None else None
             under_way.append(asyncio.create_task(_send_batch(producer, place, batch, batch_id)))
             sent += len(batch)
@@ -193,17 +194,16 @@ async def _send_with(
     return sent
 
 
-def _send_batch(
-    producer: Producer, place: Place, batch: Sequence[Message], batch_id: str | None
-) -> Coroutine[Any, Any, Any]:
+def _send_batch(producer: Producer, place: Place, batch: Batch, batch_id: str | None) -> Coroutine[Any, Any, Any]:
     if batch_id is not None:
         return _send_once(producer, place, batch, batch_id)
-    if batch[0].sharding_key is None:
+    keyed = [message for message in batch if isinstance(message, Message) and message.sharding_key is not None]
+    if not keyed:
         return producer.send_batch(place.topic, batch, queue=place.partition, delay_ms=place.delay_ms)
-    return _send_each(producer, place, batch)
+    return _send_each(producer, place, keyed)
 
 
-async def _send_once(producer: Producer, place: Place, batch: Sequence[Message], batch_id: str) -> None:
+async def _send_once(producer: Producer, place: Place, batch: Batch, batch_id: str) -> None:
     """Send a batch, unless the broker has one with its id: that has the same rows, and only the times at which its
     messages were made differ. A request with several batches is refused as a whole, so the others are sent again.
     """
@@ -241,37 +241,93 @@ async def _send_each(producer: Producer, place: Place, batch: Sequence[Message])
     )
 
 
+def batches_of(options: SinkOptions, scope: str, batches: Iterable[Any]) -> Iterator[tuple[Place, Batch]]:
+    """Yield the batches of messages that the rows of Arrow batches become."""
+    rows = iter(batches)
+    first = next(rows, None)
+    if first is None:
+        return
+    rows = chain([first], rows)
+    if options.once_by == BATCH and options.topic is not None and first.schema.names == ["value"]:
+        place = Place(options.topic, None, None)
+        yield from ((place, bodies) for bodies in _bodies(rows, options.batch_messages))
+    else:
+        yield from batched(messages_of(options, scope, rows), options.batch_messages)
+
+
+def _bodies(batches: Iterable[Any], batch_messages: int) -> Iterator[list[bytes]]:
+    """Yield the bodies of rows that have nothing else, by batch, with no work for each of them in Python."""
+    waiting: list[bytes] = []
+    for batch in batches:
+        bodies = batch.column(0).cast(pa.binary()).to_pylist()
+        if None in bodies or b"" in bodies:
+            raise ValueError(_NO_VALUE)
+        waiting += bodies
+        begin = 0
+        while (end := _end_of_batch(waiting, begin, batch_messages)) is not None:
+            yield waiting[begin:end]
+            begin = end
+        del waiting[:begin]
+    if waiting:
+        yield waiting
+
+
+def _end_of_batch(bodies: Sequence[bytes], begin: int, batch_messages: int) -> int | None:
+    """Return the end of the batch that begins at `begin`; None when more bodies belong to it."""
+    sizes = [len(body) + MESSAGE_OVERHEAD_BYTES for body in bodies[begin : begin + batch_messages]]
+    if sum(sizes) >= BATCH_BYTES:
+        return begin + bisect_left(list(accumulate(sizes)), BATCH_BYTES) + 1
+    return begin + batch_messages if len(sizes) == batch_messages else None
+
+
+class _Gathered:
+    """Messages of a batch that is not complete, and what counts against its limits."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self._size = self._names = self._properties = 0
+
+    def add(self, message: Message) -> None:
+        self.messages.append(message)
+        self._size += _bytes_max(message)
+        self._names += len(message.keys) + (message.message_id is not None)
+        self._properties += len(message.properties)
+
+    def is_full(self, batch_messages: int) -> bool:
+        return (
+            len(self.messages) >= batch_messages
+            or self._size >= BATCH_BYTES
+            or self._names >= REQUEST_KEYS_MAX // 2
+            or self._properties >= REQUEST_PROPERTIES_MAX // 2
+        )
+
+
 def batched(
     messages: Iterable[tuple[Place, Message]], batch_messages: int
 ) -> Iterator[tuple[Place, Sequence[Message]]]:
     """Yield batches of messages of one place, in their order, all with a sharding key or all without one."""
-    gathered: dict[tuple[Place, bool], list[Message]] = {}
-    sizes: Counter[tuple[Place, bool]] = Counter()
-    names: Counter[tuple[Place, bool]] = Counter()
-    properties: Counter[tuple[Place, bool]] = Counter()
+    gathered: dict[tuple[Place, bool], _Gathered] = {}
     for place, message in messages:
         of = (place, message.sharding_key is None)
-        gathered.setdefault(of, []).append(message)
-        sizes[of] += _bytes_max(message)
-        names[of] += len(message.keys) + (message.message_id is not None)
-        properties[of] += len(message.properties)
-        if (
-            len(gathered[of]) >= batch_messages
-            or sizes[of] >= BATCH_BYTES
-            or names[of] >= REQUEST_KEYS_MAX // 2
-            or properties[of] >= REQUEST_PROPERTIES_MAX // 2
-        ):
-            yield place, gathered.pop(of)
-            del sizes[of], names[of], properties[of]
+        batch = gathered.get(of)
+        if batch is None:
+            batch = gathered[of] = _Gathered()
+        batch.add(message)
+        if batch.is_full(batch_messages):
+            yield place, gathered.pop(of).messages
     for (place, _), rest in gathered.items():
-        yield place, rest
+        yield place, rest.messages
 
 
 def _bytes_max(message: Message) -> int:
     """Return an upper bound of the bytes of a message in a block, exact but for its lengths where texts are ASCII."""
-    texts = [message.tag, message.sharding_key, message.message_id, *message.keys]
-    size = len(message.body) + MESSAGE_OVERHEAD_BYTES + sum(_text_bytes_max(text) for text in texts if text)
-    return size + sum(_text_bytes_max(name) + _text_bytes_max(value) for name, value in message.properties.items())
+    size = len(message.body) + MESSAGE_OVERHEAD_BYTES
+    for text in (message.tag, message.sharding_key, message.message_id, *message.keys):
+        if text:
+            size += _text_bytes_max(text)
+    if message.properties:
+        size += sum(_text_bytes_max(name) + _text_bytes_max(value) for name, value in message.properties.items())
+    return size
 
 
 def _text_bytes_max(text: str) -> int:
@@ -287,8 +343,11 @@ class BatchIds:
         self._prefix = _digest(scope.encode(), 8)
         self._seen: Counter[str] = Counter()
 
-    def next_id(self, place: Place, batch: Sequence[Message]) -> str:
-        rows = [(each.body, each.message_id, each.tag, each.keys, each.properties) for each in batch]
+    def next_id(self, place: Place, batch: Batch) -> str:
+        rows = [
+            each if isinstance(each, bytes) else (each.body, each.message_id, each.tag, each.keys, each.properties)
+            for each in batch
+        ]
         digest = _digest(_encode((place, rows)), 16)
         self._seen[digest] += 1
         return f"{self._prefix}-{digest}-{self._seen[digest]}"
@@ -302,10 +361,11 @@ def messages_of(options: SinkOptions, scope: str, batches: Iterable[Any]) -> Ite
     """Yield the messages of Arrow batches, and where they go. Equal rows of a task are told apart by their number."""
     prefix = _digest(scope.encode(), 8)
     seen: Counter[bytes] = Counter()
+    place = Place("", None, None)
     for batch in batches:
         names = batch.schema.names
-        for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            row = Row(**dict(zip(names, values, strict=True)))
+        columns = [batch[name].to_pylist() if name in names else repeat(None, batch.num_rows) for name in Row._fields]
+        for row in map(Row, *columns):
             message_id = row.message_id
             if message_id is None and options.once_by != BATCH:
                 digest = blake2b(_encode(row), digest_size=12).digest()
@@ -314,19 +374,25 @@ def messages_of(options: SinkOptions, scope: str, batches: Iterable[Any]) -> Ite
             topic = row.topic or options.topic
             if topic is None:
                 raise ValueError("a row without a topic, and no option topic")
-            yield Place(topic, row.partition, row.delay_ms), _message(row, message_id)
+            if place != (topic, row.partition, row.delay_ms):
+                place = Place(topic, row.partition, row.delay_ms)
+            yield place, _message(row, message_id)
 
 
 def _message(row: Row, message_id: str | None) -> Message:
     if not row.value:
-        raise ValueError("a row without a value: a message has a body of at least one byte")
-    causes = {"causation_id": row.causation_id, "causation_topic": row.causation_topic}
-    properties = {**dict(row.properties or ()), **causes}
+        raise ValueError(_NO_VALUE)
     return Message(
         body=row.value.encode() if isinstance(row.value, str) else row.value,
         sharding_key=row.key.decode() if isinstance(row.key, bytes) else row.key,
         message_id=message_id,
         tag=row.tag,
         keys=[row.keys] if isinstance(row.keys, str) else row.keys or (),
-        properties={name: value for name, value in properties.items() if value is not None},
+        properties=_properties(row) if row.properties or row.causation_id or row.causation_topic else {},
     )
+
+
+def _properties(row: Row) -> dict[str, str]:
+    causes = {"causation_id": row.causation_id, "causation_topic": row.causation_topic}
+    properties = {**dict(row.properties or ()), **causes}
+    return {name: value for name, value in properties.items() if value is not None}

@@ -37,6 +37,7 @@ EventType = Literal[
     "PURGE",
     "GROUP_PAUSE",
     "GROUP_RESUME",
+    "TOPIC_DELETE",
 ]
 
 
@@ -56,12 +57,13 @@ class Event(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=
     """One effect on `messages` or on a transaction; `offset` is the offset of the first message.
 
     `offset_end` is for ACK and RESET: the group's offset moved from `offset` to it; a RESET without `offset` is
-    where the group begins. A PURGE removed the messages of the queue from `offset` to it. `group` is the consumer
-    group for ACK, RETRY, DLQ, RESET, GROUP_PAUSE and GROUP_RESUME; an event with messages and without `group`
-    refers to the producer group of the messages. `attempt` counts how often a message was given back, or a
-    transaction was checked. `message_id` is for messages without a block in the log. Without `topic`, the topic of
-    the batch is meant. `filter` is for ACK: the place, in the outcome's filters, of the expression that selected
-    the group's messages; the others were passed unread. It is None for a group that reads all.
+    where the group begins. A PURGE removed the messages of the queue from `offset` to it. A TOPIC_DELETE has the
+    topic alone, whose groups lost their offsets with it. `group` is the consumer group for ACK, RETRY, DLQ, RESET,
+    GROUP_PAUSE and GROUP_RESUME; an event with messages and without `group` refers to the producer group of the
+    messages. `attempt` counts how often a message was given back, or a transaction was checked. `message_id` is for
+    messages without a block in the log. Without `topic`, the topic of the batch is meant. `filter` is for ACK: the
+    place, in the outcome's filters, of the expression that selected the group's messages; the others were passed
+    unread. It is None for a group that reads all.
     """
 
     type: EventType

@@ -31,11 +31,13 @@ from store.commands.transactions import (
     SetCheckUrl,
 )
 from store.commands.users import DeleteUser, PutUser
+from store.features import FEATURES
 from store.groups.pops import Pops
 from store.groups.redelivery import Redeliveries
 from store.groups.removal import GroupRemoval
 from store.index import keys
 from store.messages.block_location import BlockLocation
+from store.messages.outcomes import Event
 from store.messages.placement import At, CheckedBatch, has_repeated_batches
 from store.state.delivery import Delivery
 from store.state.expiry import Expiry
@@ -64,7 +66,7 @@ class Handlers:
         """Set up; `forget_outcomes` is described at Expiry."""
         topics, groups, settings = tables.topics, tables.groups, tables.settings
         self._index, self._topics, self._groups = tables.index, topics, groups
-        self._messages, self._placement = tables.messages, tables.placement
+        self._messages, self._placement, self._outcomes = tables.messages, tables.placement, tables.outcomes
         self.transactions = transactions = Transactions(
             tables.transactions, topics, tables.queues, tables.placement, tables.messages, settings, tables.outcomes
         )
@@ -115,8 +117,10 @@ class Handlers:
             yield from self._groups.topic_grown(topic, queues)
         return TopicPut(topic.info(), created)
 
-    def _delete_topic(self, command: DeleteTopic, _at: At, _: tuple[int, ...]) -> Steps[TopicDeleted]:
+    def _delete_topic(self, command: DeleteTopic, at: At, _: tuple[int, ...]) -> Steps[TopicDeleted]:
         topic = self._topics.delete(command)
+        if FEATURES.knows("Event.type.TOPIC_DELETE", at.feature_level):
+            self._outcomes.add(Event("TOPIC_DELETE", None, topic.name))
         yield from self._groups.topic_deleted(topic)
         self._messages.forget_topic(topic.id)
         return TopicDeleted(topic.name)

@@ -26,6 +26,9 @@ import keelmq
 import keelmq_spark
 from deploy.reporting.report import Report
 from keelmq_spark.java import use_java
+from keelmq_spark.job import JobOptions
+from keelmq_spark.job import start as start_job
+from keelmq_spark.queries.graph import Graph
 from tests.bench import load
 from tests.bench.cluster import BenchCluster
 from tests.bench.figures import Figure, Figures
@@ -165,6 +168,27 @@ def throughput(spark: SparkSession, urls: Sequence[str], directory: Path, figure
     )
 
 
+def into_tables(spark: SparkSession, urls: Sequence[str], directory: Path, figures: Figures) -> None:
+    """Have the lineage job take the log into its three tables, twice: the second one is warm."""
+    for name in ("cold", "warm"):
+        figures.step(f"measuring: the lineage job, {name}")
+        tables = directory / f"tables-{name}"
+        options = JobOptions(servers=",".join(urls), tables=tables, until_end=True)
+        before_s, begun_s = _cpu_s(os.getpid()), time.perf_counter()
+        query = start_job(spark, options)
+        if not query.awaitTermination(TIMEOUT_S):
+            raise TimeoutError(f"the lineage job took more than {TIMEOUT_S} s")
+        seconds, spent_s = time.perf_counter() - begun_s, _cpu_s(os.getpid()) - before_s
+        with Graph(tables) as graph:
+            (found,) = graph.rows("SELECT count(*) AS n FROM events")
+        what = f"log to three lineage tables, {name}: {found['n']:,} events"
+        goal = RATE_GOAL if name == "warm" else None
+        figures.add(
+            Figure(f"tables_{name}", what, found["n"] / seconds, "events/s", goal, ">="),
+            Figure(f"tables_{name}_cpu", "… processor time per million events", spent_s / found["n"] * 1_000_000, "s"),
+        )
+
+
 def _end_index(urls: Sequence[str]) -> int:
     from keelmq_spark.log_reader import LogReader
 
@@ -240,6 +264,7 @@ def main() -> int:
             figures.step("starting Spark")
             spark = start_spark(settings.cores)
             throughput(spark, cluster.urls, directory, figures)
+            into_tables(spark, cluster.urls, directory, figures)
             if settings.lag_seconds:
                 figures.step(f"{LAG_RATE:,} messages a second, a batch twice a second")
                 p50_s, p99_s = lag(spark, cluster.urls, directory, settings.lag_seconds)

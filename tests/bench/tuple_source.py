@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 
 from keelmq_spark.options import SourceOptions
 from keelmq_spark.source import KeelMQStreamReader, LogRange, open_log
-from keelmq_spark.views.decode import trace_id_of
+from keelmq_spark.views.decode import others_of, trace_id_of
 from keelmq_spark.views.events import EVENTS_SPARK
 
 
@@ -60,5 +60,8 @@ class TupleReader(KeelMQStreamReader):
                                 entry.term,
                                 entry.index,
                                 None if message is None else len(message.body),
+                                None if message is None else message.tag,
+                                others_of(properties),
+                                event.filter,
                             )
                             row += 1

@@ -20,7 +20,7 @@ from keelmq_spark.folding.fold_state import (
     OpenTransaction,
     key_of,
 )
-from keelmq_spark.folding.log_order import in_log_order, made_again, offsets_by_queue
+from keelmq_spark.folding.log_order import in_log_order, made_again, of_groups, of_topics, offsets_by_queue
 from keelmq_spark.folding.open_messages import comes_from, free_key, half_key, make_way
 from keelmq_spark.folding.places import READ_AHEAD_MESSAGES, Places, node_ids
 from keelmq_spark.folding.processed import forget_processed, is_news, newly_processed
@@ -57,7 +57,8 @@ class Fold:
         self._edges, self._settled, self._committed = Edges(), [], []
         columns = []
         while batch.num_rows:
-            again = made_again(batch.filter(_of_topics(batch)))
+            first_entry = batch["raft_index"][0].as_py()
+            again = made_again(batch.filter(of_topics(batch)), self.state.ends, first_entry)
             part = batch if again is None else batch.filter(pc.less(batch["raft_index"], again))
             batch = batch.slice(part.num_rows)
             columns.append(self._fold_part(part))
@@ -86,7 +87,7 @@ class Fold:
     def _simple_rows(self, batch: Any) -> Any:
         """Return a mask of the rows that publish a message without earlier events."""
         simple = pc.and_(pc.equal(batch["type"], events.PUBLISH), pc.is_null(batch["transaction_id"]))
-        simple = pc.and_(simple, pc.invert(_of_groups(batch["topic"])))
+        simple = pc.and_(simple, pc.invert(of_groups(batch["topic"])))
         opened = pc.is_in(batch["type"], value_set=pa.array([events.SCHEDULE, events.HALF]))
         if self.state.messages or pc.any(opened).as_py():
             ids = node_ids(batch["topic"], batch["message_id"])
@@ -97,7 +98,7 @@ class Fold:
         return pc.fill_null(simple, False)
 
     def _register(self, batch: Any) -> None:
-        published = batch.filter(_of_topics(batch))
+        published = batch.filter(of_topics(batch))
         if not published.num_rows:
             return
         ends = self.state.ends
@@ -137,13 +138,17 @@ class Fold:
             self._edges.add_columns(producers, kept, schema.PRODUCED, part["ts"], part["event_id"])
         has_cause = pc.is_valid(rows["causation_id"])
         if pc.any(has_cause).as_py():
-            part = rows.filter(has_cause)
-            us = pc.cast(part["ts"], pa.int64()).to_pylist()
-            kept = pa.chunked_array([ids]).filter(has_cause).to_pylist()
-            for src, causes, at, event_id in zip(
-                kept, part["causation_id"].to_pylist(), us, part["event_id"].to_pylist(), strict=True
-            ):
-                self._add_causes(src, causes, at, event_id)
+            kept = pa.chunked_array([ids])
+            causes = rows["causation_id"]
+            plainly = pc.fill_null(pc.match_substring_regex(causes, schema.ONE_CAUSE), False)
+            one, several = rows.filter(plainly), rows.filter(pc.and_not(has_cause, plainly))
+            named = joined("message:", one["causation_id"])
+            self._edges.add_columns(kept.filter(plainly), named, schema.CAUSED_BY, one["ts"], one["event_id"])
+            srcs = kept.filter(pc.and_not(has_cause, plainly)).to_pylist()
+            us = pc.cast(several["ts"], pa.int64()).to_pylist()
+            columns = srcs, several["causation_id"].to_pylist(), us, several["event_id"].to_pylist()
+            for src, named_causes, at, event_id in zip(*columns, strict=True):
+                self._add_causes(src, named_causes, at, event_id)
         attributes = {name: rows[name] for name in schema.ATTRIBUTES.names}
         values = [plain(attributes[field.name]) for field in schema.ATTRIBUTES]
         return pa.table(
@@ -312,7 +317,8 @@ class Fold:
             self._settled.append(message)
 
     def _add_causes(self, src: str, causation_id: str, us: int, event_id: str) -> None:
-        for cause in dict.fromkeys(schema.cause_nodes(causation_id)):
+        causes = schema.cause_nodes(causation_id)
+        for cause in dict.fromkeys(causes) if len(causes) > 1 else causes:
             self._edges.add(src, cause, schema.CAUSED_BY, us, event_id)
 
     # Deliveries
@@ -434,14 +440,3 @@ class Fold:
             self._settled.append(state.messages.pop(next(iter(state.messages))))
         while len(state.transactions) > OPEN_MAX:
             self._settled.append(state.transactions.pop(next(iter(state.transactions))).row)
-
-
-def _of_topics(batch: Any) -> Any:
-    """Return a mask of the messages that are published in a topic that is no group's."""
-    published = pc.and_(pc.equal(batch["type"], events.PUBLISH), pc.invert(_of_groups(batch["topic"])))
-    return pc.fill_null(published, False)
-
-
-def _of_groups(topics: Any) -> Any:
-    retry, dead = (pc.starts_with(topics, prefix) for prefix in schema.GROUP_TOPICS)
-    return pc.or_(retry, dead)

@@ -2,13 +2,16 @@
 topic is deleted and made again.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keelmq_spark.folding.fold_state import key_of
 from keelmq_spark.folding.rows import plain
+from keelmq_spark.tables.schema import GROUP_TOPICS
+from keelmq_spark.views.event_types import PUBLISH
 
 
 def in_log_order(batch: Any) -> Any:
@@ -32,6 +35,17 @@ def in_log_order(batch: Any) -> Any:
     return batch.take(order)
 
 
+def of_topics(batch: Any) -> Any:
+    """Return a mask of the messages that are published in a topic that is no group's."""
+    published = pc.and_(pc.equal(batch["type"], PUBLISH), pc.invert(of_groups(batch["topic"])))
+    return pc.fill_null(published, False)
+
+
+def of_groups(topics: Any) -> Any:
+    retry, dead = (pc.starts_with(topics, prefix) for prefix in GROUP_TOPICS)
+    return pc.or_(retry, dead)
+
+
 def offsets_by_queue(published: Any) -> Iterator[tuple[str, int, int, int]]:
     """Yield topic, queue, and the least and the greatest offset of the published messages of each queue."""
     found = published.group_by(["topic", "queue"]).aggregate([("offset", "min"), ("offset", "max")])
@@ -39,12 +53,35 @@ def offsets_by_queue(published: Any) -> Iterator[tuple[str, int, int, int]]:
     return zip(*(found[name].to_pylist() for name in names), strict=True)
 
 
-def made_again(published: Any) -> int | None:
-    """Return the first entry that publishes messages below an earlier one of their queue, because the topic was deleted
-    and made again; None when there is none. The messages are in the order of the log.
+def made_again(published: Any, ends: Mapping[str, int], first_entry: int) -> int | None:
+    """Return the first entry behind `first_entry`, with which the batch begins, that publishes messages below an
+    earlier one of their queue, because the topic was deleted and made again; None when there is none. The messages are
+    in the order of the log, and `ends` has the offsets behind those of earlier batches, by topic and queue.
     """
-    if _are_dense(published):
+    if not published.num_rows:
         return None
+    of = [("offset", name) for name in ("min", "max", "first", "last", "count")]
+    queues = published.group_by(["topic", "queue"], use_threads=False).aggregate(of)
+    found = [] if _are_dense(queues) else [_below_itself(published)]
+    for topic, queue, least in zip(
+        *(queues[name].to_pylist() for name in ("topic", "queue", "offset_min")), strict=True
+    ):
+        if least < (end := ends.get(key_of(topic, queue), 0)):
+            found.append(_first_below(published, topic, queue, end))
+    return min((entry for entry in found if entry is not None and entry > first_entry), default=None)
+
+
+def _are_dense(queues: Any) -> bool:
+    """Return whether each queue has each offset from its first to its last message once, which needs no sorting."""
+    least, greatest, first, last, count = (
+        queues[f"offset_{name}"] for name in ("min", "max", "first", "last", "count")
+    )
+    rising = pc.and_(pc.equal(least, first), pc.equal(greatest, last))
+    dense = pc.all(pc.and_(rising, pc.equal(pc.subtract(greatest, least), pc.subtract(count, 1)))).as_py()
+    return dense is not False
+
+
+def _below_itself(published: Any) -> int | None:
     count = published.num_rows
     table = published.select(["topic", "queue", "offset", "raft_index"]).append_column("row", pa.arange(0, count, 1))
     table = table.sort_by([("topic", "ascending"), ("queue", "ascending"), ("row", "ascending")]).combine_chunks()
@@ -56,11 +93,8 @@ def made_again(published: Any) -> int | None:
     return found
 
 
-def _are_dense(published: Any) -> bool:
-    """Return whether each queue has each offset from its first to its last message once, which needs no sorting."""
-    of = [("offset", name) for name in ("min", "max", "first", "last", "count")]
-    found = published.group_by(["topic", "queue"], use_threads=False).aggregate(of)
-    least, greatest, first, last, count = (found[f"offset_{name}"] for _, name in of)
-    rising = pc.and_(pc.equal(least, first), pc.equal(greatest, last))
-    dense = pc.all(pc.and_(rising, pc.equal(pc.subtract(greatest, least), pc.subtract(count, 1)))).as_py()
-    return dense is not False
+def _first_below(published: Any, topic: str, queue: int, end: int) -> int | None:
+    below = pc.and_(pc.equal(published["topic"], topic), pc.equal(published["queue"], queue))
+    below = pc.and_(below, pc.less(published["offset"], end))
+    found: int | None = pc.min(published["raft_index"].filter(below)).as_py()
+    return found

@@ -22,11 +22,12 @@ def free_key(messages: Messages, node_id: str, transaction_id: str) -> str:
 
 def half_key(messages: Messages, node_id: str, transaction_id: str) -> str | None:
     """Return the key of the half message of the transaction; None when there is none."""
-    for key in (key_of(node_id, transaction_id), node_id):
+    known = messages.get(node_id)
+    if known is None or known.transaction_id != transaction_id or known.state not in _HALVES:
+        key = key_of(node_id, transaction_id)
         known = messages.get(key)
-        if known is not None and known.transaction_id == transaction_id and known.state in _HALVES:
-            return key
-    return None
+        return key if known is not None and known.state in _HALVES else None
+    return node_id
 
 
 def comes_from(messages: Messages, node_id: str, transaction_id: str | None) -> str | None:

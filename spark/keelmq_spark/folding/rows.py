@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import astuple
 
 from keelmq_spark.folding.fold_state import NodeRow
 from keelmq_spark.tables.schema import ATTRIBUTES, EDGES, MESSAGE, NODES
@@ -52,16 +53,16 @@ def message_row(row: Row, node_id: str, state: str) -> NodeRow:
 class Edges:
     def __init__(self) -> None:
         self._parts: list[Any] = []
-        self._single: tuple[list[Any], ...] = ([], [], [], [], [])
+        self._single: list[tuple[str, str, str, int, str]] = []
+        self._repeated: tuple[list[Any], ...] = ([], [], [], [], [])
 
     def add(self, src: str, dst: str, kind: str, us: int, event_id: str) -> None:
-        for column, value in zip(self._single, (src, dst, kind, us, event_id), strict=True):
-            column.append(value)
+        self._single.append((src, dst, kind, us, event_id))
 
     def add_all(self, srcs: Sequence[str], dst: str, kind: str, us: int, event_id: str) -> None:
         """Add the same edge from many nodes."""
-        self._single[0].extend(srcs)
-        for column, value in zip(self._single[1:], (dst, kind, us, event_id), strict=True):
+        self._repeated[0].extend(srcs)
+        for column, value in zip(self._repeated[1:], (dst, kind, us, event_id), strict=True):
             column.extend([value] * len(srcs))
 
     def add_columns(self, src: Any, dst: Any, kind: str, ts: Any, event_id: Any) -> None:
@@ -69,30 +70,21 @@ class Edges:
         self._parts.append(pa.table([plain(column) for column in columns], schema=EDGES))
 
     def table(self) -> Any:
-        single = pa.table(
-            [pa.array(values, field.type) for values, field in zip(self._single, EDGES, strict=True)], schema=EDGES
-        )
-        return pa.concat_tables([*self._parts, single])
+        single = zip(*self._single, strict=True) if self._single else ([] for _ in EDGES)
+        rows = [
+            pa.table([pa.array(values, field.type) for values, field in zip(columns, EDGES, strict=True)], schema=EDGES)
+            for columns in (single, self._repeated)
+        ]
+        return pa.concat_tables([*self._parts, *rows])
 
 
 def nodes_table(rows: Iterable[NodeRow]) -> Any:
-    kept = list(rows)
-
-    def column(name: str, of_type: Any) -> Any:
-        return pa.array([getattr(row, name) for row in kept], of_type)
-
-    attributes = [column(field.name, field.type) for field in ATTRIBUTES]
-    return pa.table(
-        [
-            column("node_id", pa.string()),
-            column("kind", pa.string()),
-            column("first_us", NODES.field("first_ts").type),
-            column("last_us", NODES.field("last_ts").type),
-            column("state", pa.string()),
-            pa.StructArray.from_arrays(attributes, fields=list(ATTRIBUTES)),
-        ],
-        schema=NODES,
-    )
+    """Return the rows as a table; `NodeRow` has the columns of `nodes`, and then the attributes, in their order."""
+    columns = list(zip(*map(astuple, rows), strict=True)) or [()] * len(NodeRow.__struct_fields__)
+    own = len(NODES) - 1
+    attributes = [pa.array(values, field.type) for values, field in zip(columns[own:], ATTRIBUTES, strict=True)]
+    arrays = [pa.array(values, NODES.field(at).type) for at, values in enumerate(columns[:own])]
+    return pa.table([*arrays, pa.StructArray.from_arrays(attributes, fields=list(ATTRIBUTES))], schema=NODES)
 
 
 def constant(value: str, length: int) -> Any:

@@ -20,16 +20,19 @@ _LAGS: Final = r"""
     WITH own AS (
         SELECT type, "group", topic, queue, "offset", offset_end,
                raft_index * 1000000 + CAST(split_part(event_id, ':', 3) AS BIGINT) AS moment
-        FROM events WHERE type IN ('PUBLISH', 'ACK', 'RESET') AND NOT starts_with(topic, '%')),
+        FROM events WHERE type IN ('PUBLISH', 'ACK', 'RESET', 'TOPIC_DELETE') AND NOT starts_with(topic, '%')),
+    deleted AS (SELECT topic, max(moment) AS moment FROM own WHERE type = 'TOPIC_DELETE' GROUP BY ALL),
+    current AS (
+        SELECT o.* FROM own o LEFT JOIN deleted d USING (topic) WHERE o.moment > coalesce(d.moment, -1)),
     published AS (
         SELECT topic, queue, "offset", moment, lag("offset") OVER (PARTITION BY topic, queue ORDER BY moment) AS before
-        FROM own WHERE type = 'PUBLISH'),
-    ends AS (  -- a topic that was deleted and made again begins at a smaller offset
+        FROM current WHERE type = 'PUBLISH'),
+    ends AS (  -- in logs that do not tell that a topic was deleted: made again, it begins at a smaller offset
         SELECT topic, queue, max_by("offset", moment) + 1 AS ends,
                coalesce(max(moment) FILTER (WHERE before >= "offset"), -1) AS begin
         FROM published GROUP BY ALL),
     moves AS (
-        SELECT o.* FROM own o JOIN ends e USING (topic, queue) WHERE o.type <> 'PUBLISH' AND o.moment > e.begin),
+        SELECT o.* FROM current o JOIN ends e USING (topic, queue) WHERE o.type <> 'PUBLISH' AND o.moment > e.begin),
     resets AS (
         SELECT "group", topic, queue, max(moment) AS moment, max_by(offset_end, moment) AS position FROM moves
         WHERE type = 'RESET' GROUP BY ALL),

@@ -4,14 +4,17 @@ reorganization of its files, is undone by the next job.
 
 import json
 import time
-from collections.abc import Collection, Iterator
+import uuid
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from keelmq_spark.tables import layout
 from keelmq_spark.tables.errors import TablesError, TablesInUse
@@ -28,13 +31,24 @@ from keelmq_spark.tables.layout import (
 )
 from keelmq_spark.tables.object_store import SCHEME
 from keelmq_spark.tables.published import Rows
-from keelmq_spark.tables.rewriting import BLOOM_FPP, PAGE_BYTES, PAGE_ROWS, ROW_GROUP_ROWS, name_of, statistics
+from keelmq_spark.tables.rewriting import (
+    BLOOM_FPP,
+    PAGE_BYTES,
+    PAGE_ROWS,
+    ROW_GROUP_ROWS,
+    merge_into,
+    name_of,
+    runs,
+    statistics,
+)
 from keelmq_spark.tables.storage import Storage
 
 APPLICATION: Final = "keelmq-lineage"
 VACUUM_AFTER_HOURS: Final = 1
 """Hours that a reader may continue with files that a compaction replaced."""
-_REORGANIZED: Final = ("OPTIMIZE", "VACUUM START", "VACUUM END", "ADD COLUMN")
+_MERGED: Final = "keelmq-merged"
+"""Mark of a write that leaves the rows as they are."""
+_REORGANIZED: Final = ("OPTIMIZE", _MERGED, "VACUUM START", "VACUUM END", "ADD COLUMN")
 """Operations of Delta that leave the rows as they are."""
 SKIPPED_BY: Final = {"events": ["raft_index", "offset"], "nodes": [], "edges": []}
 """Columns whose statistics let readers of an object store skip files. Times are not among them: Delta rounds them."""
@@ -197,7 +211,7 @@ class DeltaFiles:
         """
         table.update_incremental()
         later = table.version() - (self._version or 0)
-        if later and any(each["operation"] not in operations for each in table.history(later)):
+        if later and any(_operation(each) not in operations for each in table.history(later)):
             raise self._changed()
         self._version = table.version()
 
@@ -211,23 +225,25 @@ class DeltaFiles:
         later = newest - committed
         if later <= 0:
             return committed
-        operations = [each["operation"] for each in table.history(later)]
+        operations = [_operation(each) for each in table.history(later)]
         return newest if all(operation in _REORGANIZED for operation in operations) else committed
 
     def compact(self) -> None:
         """Combine many small files into few large ones; the rows stay the same."""
         table = self._current()
-        writer = _writer(self._name)
-        settled: Any = [(OPEN, "=", "false")] if self._partition == OPEN else None
         with self._alone():
-            table.optimize.compact(partition_filters=settled, writer_properties=writer, commit_properties=_once())
+            if self._options is None:
+                self._merge_files(table, Path(self._uri))
+            else:
+                settled: Any = [(OPEN, "=", "false")] if self._partition == OPEN else None
+                writer = _writer(self._name)
+                table.optimize.compact(partition_filters=settled, writer_properties=writer, commit_properties=_once())
             table.vacuum(
                 VACUUM_AFTER_HOURS,
                 dry_run=False,
                 enforce_retention_duration=False,
                 commit_properties=_once(),
-                # A job that was killed leaves files of names that no later one uses, and no version has.
-                full=self._options is not None,
+                full=True,  # A job that was killed leaves files of names that no later one uses, and no version has.
             )
         self._take(table, _REORGANIZED)
         table.create_checkpoint()
@@ -235,6 +251,44 @@ class DeltaFiles:
         if self._options is not None:  # a table that is open goes on listing the versions since it was opened
             self._table = self._newest()
             self._take(self._table, _REORGANIZED)
+
+    def _merge_files(self, table: Any, directory: Path) -> None:
+        """Merge small files as those of Parquet tables are. The package deltalake could do it, but it can neither sort
+        rows nor say how columns within a struct are encoded, for which tables take a tenth more room.
+        """
+        from deltalake import PostCommitHookProperties
+        from deltalake._internal import RemoveAction
+        from deltalake.transaction import AddAction
+
+        begins: dict[str | None, list[tuple[Any, Path]]] = {}
+        for file in pa.table(table.get_add_actions(flatten=True)).to_pylist():
+            value = file.get(f"partition.{self._partition}")
+            value = str(value).lower() if isinstance(value, bool) else value
+            begin = file.get(f"min.{STATED[self._name][0]}")
+            begins.setdefault(value, []).append((begin, directory / unquote(file["path"])))
+        actions: list[Any] = []
+        for value, files in begins.items():
+            if self._partition == OPEN and value == "true":
+                continue
+            in_order = [path for _, path in sorted(files, key=lambda file: (file[0] is not None, file))]
+            values = {} if self._partition is None else {self._partition: value}
+            for run in runs(in_order, SMALL_FILE_BYTES):
+                merged = run[0].with_name(f"merged-{uuid.uuid4().hex}.parquet")
+                merge_into(merged, run, self._name)
+                times = pq.read_table(merged, columns=STATED[self._name], partitioning=None)
+                stated = json.dumps(statistics(times, STATED[self._name]))
+                now_ms, size = _now_ms(), merged.stat().st_size
+                actions += [RemoveAction(_name_in(directory, path), False, now_ms, None, values) for path in run]
+                actions.append(AddAction(_name_in(directory, merged), size, values, now_ms, False, stated))
+        if actions:
+            table.create_write_transaction(
+                actions,
+                "append",
+                table.schema(),
+                partition_by=[self._partition] if self._partition else [],
+                commit_properties=_once(merged=True),
+                post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
+            )
 
     def _newest(self) -> Any:
         from deltalake import DeltaTable
@@ -316,11 +370,24 @@ def _files_of(table: Any) -> list[str]:
     return [uri if uri.startswith(SCHEME) else unquote(uri.removeprefix("file://")) for uri in uris]
 
 
-def _once(*transactions: Any) -> Any:
+def _operation(version: Mapping[str, Any]) -> str:
+    """Return the operation that made a version of a table."""
+    return _MERGED if _MERGED in version else str(version["operation"])
+
+
+def _name_in(directory: Path, path: Path) -> str:
+    return path.relative_to(directory).as_posix()
+
+
+def _once(*transactions: Any, merged: bool = False) -> Any:
     """Return the properties of a change that fails when the table has changed, and is never made on top of that."""
     from deltalake import CommitProperties
 
-    return CommitProperties(max_commit_retries=0, app_transactions=list(transactions) or None)
+    return CommitProperties(
+        max_commit_retries=0,
+        app_transactions=list(transactions) or None,
+        custom_metadata={_MERGED: "true"} if merged else None,
+    )
 
 
 def _now_ms() -> int:

@@ -31,15 +31,15 @@ ENCODINGS: Final[dict[str, dict[str, Any]]] = {
         "event_id": "DELTA_BYTE_ARRAY",
         **dict.fromkeys(("ts", "raft_index"), "DELTA_BINARY_PACKED"),
         **dict.fromkeys(("offset", "offset_end"), "BYTE_STREAM_SPLIT"),
-        **dict.fromkeys(("message_id", "transaction_id", "causation_id", "key", "trace_id"), "PLAIN"),
+        **dict.fromkeys(("message_id", "transaction_id", "causation_id", "key"), "PLAIN"),
+        "trace_id": "DELTA_LENGTH_BYTE_ARRAY",
     },
     "nodes": {
         "node_id": "DELTA_BYTE_ARRAY",
         **dict.fromkeys(("first_ts", "last_ts"), "PLAIN"),
         **dict.fromkeys(("attrs.offset", "attrs.raft_index"), "DELTA_BINARY_PACKED"),
-        **dict.fromkeys(
-            (f"attrs.{name}" for name in ("message_id", "transaction_id", "key", "trace_id")), "DELTA_BYTE_ARRAY"
-        ),
+        **dict.fromkeys((f"attrs.{name}" for name in ("message_id", "transaction_id", "key")), "DELTA_BYTE_ARRAY"),
+        "attrs.trace_id": "DELTA_LENGTH_BYTE_ARRAY",
     },
     "edges": {**dict.fromkeys(("src", "dst", "event_id"), "DELTA_BYTE_ARRAY"), "ts": "PLAIN"},
 }

@@ -5,7 +5,8 @@ files are replaced, so that no row counts twice in between.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +27,9 @@ PAGE_BYTES: Final = 8 * 1024 * 1024
 """Size at which a page ends at the latest: above that of so many rows."""
 BLOOM_FPP: Final = 0.05
 """Share of the ids that are not in a row group, for which its Bloom filter has it read nevertheless."""
+BLOOM_SHORT_MAX: Final = 1.4
+"""How many times the size of a merged file's Bloom filter the ids may need: one in six others is then read. Only row
+groups that are not full have such filters."""
 MERGED_FILE_BYTES: Final = 128 * 1024 * 1024
 """A merged file is closed at this size."""
 
@@ -78,40 +82,81 @@ def parquet_of(rows: Any, table: str) -> bytes:
 
 
 def _write(rows: Any, sink: Any, table: str) -> None:
-    pq.write_table(rows, sink, row_group_size=ROW_GROUP_ROWS, **_options(rows.schema, table, rows.num_rows))
+    ids = dict.fromkeys(LOOKED_UP[table], max(1, min(rows.num_rows, ROW_GROUP_ROWS)))
+    pq.write_table(rows, sink, row_group_size=ROW_GROUP_ROWS, **_options(rows.schema, table, ids))
 
 
 def merge(paths: Sequence[Path], table: str, small_bytes: int, file_bytes: int = MERGED_FILE_BYTES) -> None:
     """Merge files of less than `small_bytes` that follow each other among all files of a directory, and remove them.
 
     A merged file stands for the range from its first to its last file, so none that stays is between them."""
+    for run in runs(sorted(paths, key=range_of), small_bytes, file_bytes):
+        merge_into(run[0].with_name(name_of(range_of(run[-1])[1], range_of(run[0])[0])), run, table)
+        for path in run:
+            path.unlink()
+
+
+def runs(paths: Sequence[Path], small_bytes: int, file_bytes: int = MERGED_FILE_BYTES) -> Iterator[list[Path]]:
+    """Yield what is to become one file: two or more files of less than `small_bytes` that follow each other."""
     run: list[Path] = []
     run_bytes = 0
-    for path in sorted(paths, key=range_of):
+    for path in paths:
         size = path.stat().st_size
         if size >= small_bytes or run_bytes + size > file_bytes:
-            _merge_run(run, table)
+            if len(run) > 1:
+                yield run
             run, run_bytes = [], 0
         if size < small_bytes:
             run.append(path)
             run_bytes += size
-    _merge_run(run, table)
-
-
-def _merge_run(run: Sequence[Path], table: str) -> None:
     if len(run) > 1:
-        _merge_into(run[0].with_name(name_of(range_of(run[-1])[1], range_of(run[0])[0])), run, table)
+        yield run
 
 
-def _merge_into(target: Path, paths: Sequence[Path], table: str) -> None:
-    schema = pa.unify_schemas([pq.read_schema(path) for path in paths])
-    rows = sum(pq.read_metadata(path).num_rows for path in paths)
-    options = {**_options(schema, table, rows), "compression_level": COMPACTED_LEVEL}
+def merge_into(target: Path, paths: Sequence[Path], table: str) -> None:
+    """Write the rows of the files, in their order, into one, with the columns that any of them has. Each row group is
+    sorted.
+    """
+    schema = _common_schema(paths)
+    ids = {
+        column: _filter_ids(_ids_max(paths, schema, column)) for column in LOOKED_UP[table] if column in schema.names
+    }
+    options = {**_options(schema, table, ids), "compression_level": COMPACTED_LEVEL}
     with _replacing(target) as temporary, pq.ParquetWriter(temporary, schema, **options) as writer:
         for group in _row_groups(paths, schema):
             writer.write_table(_sorted(group, table), ROW_GROUP_ROWS)
+
+
+def _ids_max(paths: Sequence[Path], schema: Any, column: str) -> int:
+    """Return the maximum number of different values that the column has in a row group."""
+    alone = pa.schema([schema.field(column)])
+    return max((pc.count_distinct(group[column]).as_py() for group in _row_groups(paths, alone)), default=0)
+
+
+def _filter_ids(ids: int) -> int:
+    """Return the number of ids for which a Bloom filter is made that is to hold `ids`. Its size is a power of two, and
+    may be a little too small, rather than nearly twice as large as needed.
+    """
+    needed = max(1, ids) * -1.0 / math.log(1 - BLOOM_FPP ** (1 / 8))
+    smaller = 2.0 ** math.floor(math.log2(needed))
+    return max(1, int(ids * smaller / needed) if needed <= BLOOM_SHORT_MAX * smaller else ids)
+
+
+def _common_schema(paths: Sequence[Path]) -> Any:
+    """Return all columns that any of the files has."""
+    found: dict[str, Any] = {}
     for path in paths:
-        path.unlink()
+        for field in pq.read_schema(path):
+            found.setdefault(field.name, pa.field(field.name, _own_type(field.type)))
+    return pa.schema(list(found.values()))
+
+
+def _own_type(of_type: Any) -> Any:
+    """Return the type that this package writes: other programs write texts as views, or with long offsets."""
+    if pa.types.is_struct(of_type):
+        return pa.struct([pa.field(each.name, _own_type(each.type)) for each in of_type])
+    is_text = pa.types.is_large_string(of_type) or pa.types.is_string_view(of_type)
+    return pa.string() if is_text else of_type
 
 
 def _sorted(rows: Any, table: str) -> Any:
@@ -126,7 +171,7 @@ def _row_groups(paths: Sequence[Path], schema: Any) -> Iterator[Any]:
     for path in paths:
         file = pq.ParquetFile(path)
         for number in range(file.num_row_groups):
-            waiting.append(_with_schema(file.read_row_group(number), schema))
+            waiting.append(_with_schema(file.read_row_group(number, schema.names), schema))
             rows += waiting[-1].num_rows
             while rows >= ROW_GROUP_ROWS:
                 joined = pa.concat_tables(waiting)
@@ -139,7 +184,8 @@ def _row_groups(paths: Sequence[Path], schema: Any) -> Iterator[Any]:
 def _with_schema(rows: Any, schema: Any) -> Any:
     """Return the rows with all columns of the schema; those of later versions are null."""
     columns = [
-        rows[field.name] if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type) for field in schema
+        rows[field.name].cast(field.type) if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type)
+        for field in schema
     ]
     return pa.table(columns, schema=schema)
 
@@ -158,8 +204,8 @@ def remove_older(path: Path, column: str, before: datetime, table: str) -> int:
     return count
 
 
-def _options(schema: Any, table: str, rows: int) -> dict[str, Any]:
-    bloom: Any = {column: {"ndv": max(1, min(rows, ROW_GROUP_ROWS)), "fpp": BLOOM_FPP} for column in LOOKED_UP[table]}
+def _options(schema: Any, table: str, ids: Mapping[str, int]) -> dict[str, Any]:
+    bloom: Any = {column: {"ndv": ndv, "fpp": BLOOM_FPP} for column, ndv in ids.items()}
     leaves = [leaf for field in schema for leaf in _leaves(field)]
     encodings = ENCODINGS[table]
     return {

@@ -105,6 +105,10 @@ def node(kind: str, name: str) -> str:
     return f"{kind}:{name}"
 
 
+ONE_CAUSE: Final = "^[^,]*/[^,/]+$"
+"""Pattern of causation ids that name one message with its topic, whose node is `message:` and that."""
+
+
 def cause_nodes(causation_id: str) -> list[str]:
     """Return the messages that `causation_id` of an event names: comma-separated ids, with topics where known."""
     nodes = []

@@ -145,7 +145,7 @@ class _Building:
         self._traces += [trace_id_of(each.get("traceparent")) for each in properties]
         self._causes += [cause_of(each) for each in properties]
         self._groups += [each.get("producer_group") for each in properties]
-        self._properties += [_others(each) for each in properties]
+        self._properties += [others_of(each) for each in properties]
         self._has_groups = True
 
     def take(self) -> Any:
@@ -202,7 +202,7 @@ class _Building:
         return pa.RecordBatch.from_arrays(columns, schema=EVENTS_ARROW)
 
 
-def _others(properties: Mapping[str, str]) -> str | None:
+def others_of(properties: Mapping[str, str]) -> str | None:
     """Return the properties that no other column has as a JSON object, with sorted names; None when there are none."""
     others = {name: value for name, value in properties.items() if name not in _IN_COLUMNS}
     return _encode(others).decode() if others else None

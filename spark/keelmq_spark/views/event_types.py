@@ -31,6 +31,8 @@ RESET: Final = "RESET"
 """A group's committed offset was set from `offset` to `offset_end`; without `offset` the group begins there."""
 PURGE: Final = "PURGE"
 """The messages [offset, offset_end) of a queue were removed by a purge."""
+TOPIC_DELETE: Final = "TOPIC_DELETE"
+"""A topic was deleted, with the offsets of groups in it. One of its name that is made later begins anew."""
 GROUP_PAUSE: Final = "GROUP_PAUSE"
 """An operator paused a group: it was handed out nothing until GROUP_RESUME."""
 GROUP_RESUME: Final = "GROUP_RESUME"
@@ -39,7 +41,7 @@ TYPES: Final = frozenset(
     {
         *(HALF, COMMIT, ROLLBACK, CHECK, DISCARD, RESUME),
         *(PUBLISH, SCHEDULE, CANCEL, ACK, RETRY, DLQ, EXPIRE, RESET, PURGE),
-        *(GROUP_PAUSE, GROUP_RESUME),
+        *(TOPIC_DELETE, GROUP_PAUSE, GROUP_RESUME),
     }
 )
 

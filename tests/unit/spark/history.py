@@ -39,6 +39,11 @@ class History:
         """Have the offsets of a topic begin anew, as when it was deleted and made again; the log does not tell that."""
         self._ends = {place: end for place, end in self._ends.items() if place[0] != topic}
 
+    def delete(self, topic: str) -> int:
+        """Delete a topic; one of this name that is made later begins anew."""
+        self.restart(topic)
+        return self.entry({"type": "TOPIC_DELETE", "topic": topic})
+
     def published(self, topic: str, message_id: str, queue: int = 0, **fields: Any) -> dict[str, Any]:
         offset = self._ends.get((topic, queue), 0)
         self._ends[topic, queue] = offset + 1

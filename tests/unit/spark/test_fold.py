@@ -197,8 +197,9 @@ def test_where_batches_and_jobs_end_changes_nothing_about_a_topic_that_was_made_
     lives = [f"new-{life}-{n}" for life in range(made_again) for n in range(2 if life == made_again - 1 else 1)]
     expected = sorted(["old-0", "old-1", "old-2", *lives, "last"])
     assert consumed_by(log) == expected
-    edges = Folded(log.table()).edges
-    assert sorted(edge["src"].partition("/")[2] for edge in edges if edge["kind"] == "CONSUMED_BY") == expected
+    for batches in ([log.table()], *([log.between(0, cut), log.between(cut, log.end)] for cut in range(2, log.end))):
+        edges = Folded(*batches).edges
+        assert sorted(edge["src"].partition("/")[2] for edge in edges if edge["kind"] == "CONSUMED_BY") == expected
 
 
 def test_a_message_that_is_given_back_counts_as_consumed_when_it_was_processed() -> None:
@@ -371,6 +372,15 @@ def test_the_kinds_of_edges_are_those_of_the_documentation() -> None:
         schema.PRODUCED, schema.IN_TOPIC, schema.DECIDED_BY, schema.CONSUMED_BY, schema.CAUSED_BY, schema.RETRY_OF,
         schema.DEAD_LETTERED,
     }  # fmt: skip
+
+
+def test_the_removal_of_a_topic_changes_no_message() -> None:
+    log = History()
+    log.publish("orders", "m-0")
+    before = Folded(*entries(log.table()))
+    log.delete("orders")
+    after = Folded(*entries(log.table()))
+    assert (after.keys, after.nodes.keys()) == (before.keys, before.nodes.keys())
 
 
 def test_a_pause_tells_of_its_group_and_changes_no_message() -> None:

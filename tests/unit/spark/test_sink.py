@@ -318,6 +318,32 @@ def test_compaction_by_another_program_is_kept(tmp_path: Path) -> None:
     outside.vacuum(0, dry_run=False, enforce_retention_duration=False)
     log.write(tmp_path)
     log.write(tmp_path / "whole")
+    whole = killed_writer.content(tmp_path / "whole", "delta")
+    assert killed_writer.content(tmp_path, "delta") == whole
+    tables = Tables(tmp_path)
+    tables.recover()
+    tables.compact()
+    assert len(tables.events.files()) == 1, "its files are merged with those of the job"
+    assert killed_writer.content(tmp_path, "delta") == whole
+
+
+def test_a_merge_is_no_change_of_another_job(tmp_path: Path) -> None:
+    log = killed_writer.longer()
+    for end in (log.end // 2, log.end):
+        sink = LineageSink(Tables(tmp_path))
+        sink.write(log.between(max(sink.next_index, 1), end), max(sink.next_index, 1), end)
+    before = killed_writer.content(tmp_path, "delta")
+    merged = Tables(tmp_path)
+    merged.recover()
+    merged.compact()
+    versions = {name: DeltaTable(str(tmp_path / name)).version() for name in merged.all}
+    assert killed_writer.content(tmp_path, "delta") == before
+    again = Tables(tmp_path)
+    again.recover()
+    assert {name: table.version for name, table in again.all.items()} == versions, "nothing is restored"
+    log.publish("orders", "later")
+    log.write(tmp_path)
+    log.write(tmp_path / "whole")
     assert killed_writer.content(tmp_path, "delta") == killed_writer.content(tmp_path / "whole", "delta")
 
 

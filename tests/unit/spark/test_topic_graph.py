@@ -71,6 +71,32 @@ def test_positions_in_a_topic_that_was_deleted_and_made_again_count_anew(tmp_pat
     assert consumed(tmp_path, log)[("orders", "shipping")][1] == 140, "also when there are more than before"
 
 
+def test_a_group_has_no_lag_in_a_topic_that_was_deleted_and_has_no_message_since(tmp_path: Path) -> None:
+    log = History()
+    for topic in ("orders", "bills"):
+        log.publish(topic, *(f"{topic}-{number}" for number in range(10)))
+        log.ack("shipping", topic, 0, 4)
+    log.delete("orders")
+    found = consumed(tmp_path, log)
+    assert (found[("orders", "shipping")], found[("bills", "shipping")]) == ((4, None, 0), (4, 6, 0))
+    log.publish("orders", "new-0", "new-1", "new-2")
+    assert consumed(tmp_path, log)[("orders", "shipping")][1] is None, "the group has no offset in the new topic"
+    log.ack("shipping", "orders", 0, 1)
+    assert consumed(tmp_path, log)[("orders", "shipping")][1] == 2
+    log.publish("orders", *(f"more-{number}" for number in range(20)))
+    assert consumed(tmp_path, log)[("orders", "shipping")][1] == 22, "also when there are more than before"
+
+
+def test_a_message_of_the_same_entry_that_follows_the_removal_is_of_the_new_topic(tmp_path: Path) -> None:
+    log = History()
+    log.publish("orders", "old")
+    log.ack("shipping", "orders", 0, 1)
+    log.restart("orders")
+    log.entry({"type": "TOPIC_DELETE", "topic": "orders"}, log.published("orders", "new"))
+    log.reset("shipping", "orders", None, 0)
+    assert consumed(tmp_path, log)[("orders", "shipping")][1] == 1
+
+
 def test_messages_that_are_acknowledged_in_any_order_do_not_move_a_group_back(tmp_path: Path) -> None:
     log = History()
     log.publish("orders", *"abcdef")

@@ -144,12 +144,12 @@ class ScriptedProducer:
 def test_few_batches_are_under_way_at_a_time_and_all_are_awaited() -> None:
     producer: Any = ScriptedProducer()
     messages = messages_of(options(), "s", [rows(value=[str(n) for n in range(100)])])
-    assert asyncio.run(writing._send_with(producer, 1, messages)) == 100
+    assert asyncio.run(writing._send_with(producer, batched(messages, 1))) == 100
     assert [batch[0].body for batch in producer.batches] == [str(n).encode() for n in range(100)]
     assert (producer.under_way, producer.most <= IN_FLIGHT) == (0, True)
     refused = messages_of(options(), "s", [rows(value=["1", "refused", "3"])])
     with pytest.raises(ValueError, match="refused"):
-        asyncio.run(writing._send_with(producer, 1, refused))
+        asyncio.run(writing._send_with(producer, batched(refused, 1)))
 
 
 class BrokerOfBatches:
@@ -175,13 +175,13 @@ class BrokerOfBatches:
                 answer.set_exception(IdempotencyConflict("idempotency_conflict", "", extra={"batch_id": refused}))
             else:
                 self.known.add(batch_id)
-                self.stored += [message.body for message in batch]
+                self.stored += [message if isinstance(message, bytes) else message.body for message in batch]
                 answer.set_result(None)
 
 
 def send_by_batch(broker: Any, scope: str, values: Sequence[str]) -> int:
-    messages = messages_of(options(onceBy="batch"), scope, [rows(value=values)])
-    return asyncio.run(writing._send_with(broker, 3, messages, writing.BatchIds(scope)))
+    batches = writing.batches_of(options(onceBy="batch", batchMessages="3"), scope, [rows(value=values)])
+    return asyncio.run(writing._send_with(broker, batches, writing.BatchIds(scope)))
 
 
 def test_batches_that_are_known_are_not_stored_again_and_those_sent_with_them_are() -> None:
@@ -193,6 +193,24 @@ def test_batches_that_are_known_are_not_stored_again_and_those_sent_with_them_ar
     assert send_by_batch(broker, "q/0/2", values[:3]) == 3
     assert len(broker.stored) == 33, "of another task"
     assert all(len(batch_id) <= 64 for batch_id in broker.known)
+
+
+def test_rows_of_bodies_alone_become_the_batches_of_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = options(onceBy="batch", batchMessages="7")
+    values = [("x" * (n * 37 % 90 + 1)).encode() for n in range(500)]
+    for limit in (writing.BATCH_BYTES, 400, 49):
+        monkeypatch.setattr(writing, "BATCH_BYTES", limit)
+        messages = list(batched(messages_of(given, "s", [rows(value=values)]), 7))
+        expected = [(place, [message.body for message in batch]) for place, batch in messages]
+        for cuts in ([500], [1, 2, 6, 13, 14, 200, 500], list(range(1, 501))):
+            parts = [values[a:b] for a, b in zip([0, *cuts], cuts, strict=False)]
+            assert list(writing.batches_of(given, "s", [rows(value=part) for part in parts])) == expected
+            texts = [rows(value=[value.decode() for value in part]) for part in parts]
+            assert list(writing.batches_of(given, "s", texts)) == expected
+    assert list(writing.batches_of(given, "s", [])) == []
+    for nothing in (None, ""):
+        with pytest.raises(ValueError, match="a row without a value"):
+            list(writing.batches_of(given, "s", [rows(value=pa.array(["a", nothing], pa.string()))]))
 
 
 def test_rows_have_no_ids_where_their_batch_has_one_unless_they_bring_them() -> None:

@@ -69,6 +69,7 @@ GUARDS: Final = {
         test_outcomes.test_messages_that_were_removed_before_a_commit_are_not_acknowledged
     ),
     "Event.type.RESET": Guard(test_outcomes.test_where_a_group_is_set_is_told_from_the_second_level_on),
+    "Event.type.TOPIC_DELETE": Guard(test_outcomes.test_the_removal_of_a_topic_is_told_from_the_second_level_on),
     "retention-bytes": Guard(test_retention_bytes.test_bytes_are_counted_from_the_second_level_on, ()),
     SUMMED: Guard(test_rows_hash.test_the_level_says_how_rows_are_hashed, ()),
     "_Header.principals": Guard(

@@ -250,6 +250,16 @@ def test_where_a_group_is_set_is_told_from_the_second_level_on(replica: Replica,
         assert [event.type for event in events(replica)] == (["RESET"] if level == 2 else []), command
 
 
+@pytest.mark.parametrize("level", [1, 2])
+def test_the_removal_of_a_topic_is_told_from_the_second_level_on(replica: Replica, level: int) -> None:
+    replica.raise_level(level)
+    replica.do(produce(header("orders", 0, "a", 9)))
+    replica.one(DeleteTopic("orders"))
+    assert events(replica) == ((Event("TOPIC_DELETE", None, "orders"),) if level == 2 else ())
+    replica.one(DeleteTopic("orders"))
+    assert events(replica) == (), "there was none any more"
+
+
 def test_a_purge_tells_which_messages_it_removed(replica: Replica) -> None:
     replica.raise_level(2)
     replica.do(produce(header("orders", 0, "a", 9)), produce(header("orders", 1, "b", 2)))
