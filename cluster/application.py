@@ -4,8 +4,8 @@ The module uses no sockets and no files: the broker serves the application on th
 on a network of its own.
 """
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
 
 from aiohttp import web
 
@@ -62,6 +62,13 @@ HTTP_SHUTDOWN_TIMEOUT_S: Final = 2.0
 """Seconds that requests under way may still take once the node has handed over leadership."""
 
 
+class Service(Protocol):
+    """A part of a node with background work."""
+
+    def start(self) -> None: ...
+    async def stop(self) -> None: ...
+
+
 class Services:
     """Owns the services and the HTTP application. Call `start` once the Raft node runs; `leave` stops both."""
 
@@ -97,6 +104,20 @@ class Services:
             SecurityAlarm(core),
         ):
             self.alarms.add(source.conditions)
+        self.at_work: Final[Sequence[Service]] = (
+            self._checks,
+            self._pops,
+            self.groups,
+            self._timers,
+            self._retention,
+            self._index_rebuild,
+            self._cluster,
+            self._leadership_guard,
+            self.alarms,
+        )
+        """All that has background work, in the order in which it starts. It stops the other way round, and the checks,
+        which are the first, after the Raft node.
+        """
         self.routes = self._routes()
         self.application = make_application(core, self.routes)
         self.administration = (
@@ -158,26 +179,13 @@ class Services:
         )
 
     def start(self) -> None:
-        self._checks.start()
-        self.groups.start()
-        self._pops.start()
-        self._timers.start()
-        self._retention.start()
-        self._leadership_guard.start()
-        self._index_rebuild.start()
-        self._cluster.start()
-        self.alarms.start()
+        for service in self.at_work:
+            service.start()
 
     async def leave(self) -> None:
         """Stop background work, hand leadership over, then answer every waiting request."""
-        await self.alarms.stop()
-        await self._leadership_guard.stop()
-        await self._cluster.stop()
-        await self._index_rebuild.stop()
-        await self._retention.stop()
-        await self._timers.stop()
-        await self.groups.stop()
-        await self._pops.stop()
+        for service in reversed(self.at_work[1:]):
+            await service.stop()
         await self.core.raft.stop()
         await self._checks.stop()
         self._backups.stop()

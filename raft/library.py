@@ -80,9 +80,9 @@ PRIVATE_NAMES: Final[Mapping[object, Collection[str]]] = {
         "setOnNodeConnectedCallback",
         "setOnNodeDisconnectedCallback",
         # called by transports
-        "_onMessageReceived",
-        "_onNodeConnected",
-        "_onNodeDisconnected",
+        *("_onMessageReceived", "_onNodeConnected", "_onNodeDisconnected"),
+        # overridden
+        *("send", "destroy"),
     ),
     # overridden in raft/journal.py
     LibraryJournal: (

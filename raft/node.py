@@ -88,7 +88,6 @@ class RaftNode:
         self.durable_on = self._raft.replication.durable_on
         self.answering_voters = self._raft.replication.answering_voters
         """Leader: returns this node and the others that have answered lately and would vote."""
-        self._commit_notice = CommitNotice(self._state, self._raft.replication, lambda: not self._failed)
         self._transport.on_outdated = self._fail_with
         events.on_feature_level(membership.current.level)
         self.disks, self.presence, self.leadership = self._raft.disks, self._raft.presence, self._raft.leadership
@@ -97,12 +96,9 @@ class RaftNode:
         self.replicas = self._raft.own_copy.compare_replicas(state_machine.history, storage.differs)
         """Whether this replica differs from the others, or others do (raft/copies/replicas.py)."""
         self._raft.on_membership = partial(self._transport.set_membership, membership)
+        leads, of_node = lambda: self._raft.leads_and_knows_all, self._transport
         self.feature_levels = FeatureLevels(
-            self._state,
-            lambda: self._raft.leads_and_knows_all,
-            self._transport.build_of,
-            self._transport.last_build_of,
-            self.propose_configuration,
+            self._state, leads, of_node.build_of, of_node.last_build_of, self.propose_configuration
         )
         self._transport.on_data_arrives = lambda peer: None if self._failed else self._raft.data_arrives(peer)
         self._proposals = ProposalQueue(
@@ -230,7 +226,9 @@ class RaftNode:
         self._raft.election.on_leader = lambda: loop.call_soon(self._leader_listeners.tell)
         syncer = syncer_of(self._loop, self._open_background_sync(), self._worked_s)
         self._log_sync = LogSync(self._log, self._watermarks, syncer, self._after_sync, self._sync_failed)
-        self._raft.follower.on_written = self._log_sync.request
+        self._raft.follower.on_written, self._proposals.on_failure = self._log_sync.request, self._fail_with
+        replication, may_send = self._raft.replication, lambda: not self._failed
+        self._commit_notice = CommitNotice(self._state, replication, may_send, self._fail_with)
         try:
             await self._transport.start()
         except BaseException:
@@ -425,9 +423,12 @@ class RaftNode:
         self._commit_notice.soon()
 
     async def _tick_for_ever(self) -> None:
-        while True:
-            self._drive(self._raft.step)
-            await asyncio.sleep(self._raft.pause_s())
+        try:
+            while True:
+                self._drive(self._raft.step)
+                await asyncio.sleep(self._raft.pause_s())
+        except Exception as error:  # nobody awaits this task
+            self._fail_with(error)
 
     def fall_silent(self, start_again: Callable[[], None]) -> None:
         """Promise nothing any more, and start again with another state."""

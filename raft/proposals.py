@@ -5,6 +5,7 @@ and an idle broker answers without any delay.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,12 +13,14 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from raft.errors import FeatureNotEnabled, Overloaded, ProposalTooLarge, RaftError
+from raft.errors import FeatureNotEnabled, Overloaded, ProposalTooLarge
 from raft.fair_queue import OWN, FairQueue
 from store.commands.entry import Command, Proposal, encode_entry
 from store.errors import Refused
 from store.features import FEATURES
 from store.log.record import MAX_PAYLOAD_BYTES, Entry
+
+log = logging.getLogger(__name__)
 
 PROPOSAL_OVERHEAD_BYTES = 256
 """Bytes that a proposal counts beyond its command and its blocks: they bound the number of small ones and the entry."""
@@ -63,6 +66,10 @@ class _Waiting(NamedTuple):
     future: Proposed
 
 
+def _only_logged(error: Exception) -> None:
+    log.error("nothing of what waited can be proposed", exc_info=error)
+
+
 _encoder = msgspec.msgpack.Encoder()
 
 AppendEntry = Callable[[bytes, Callable[[Entry | None, Any], None]], int]
@@ -93,6 +100,8 @@ class ProposalQueue:
         self._feature_level = feature_level
         self._max_entries_in_flight = max_entries_in_flight
         self._max_in_flight_bytes = max_in_flight_bytes
+        self.on_failure: Callable[[Exception], None] = _only_logged
+        """Called with an error that is of no proposal, after which this node must not go on."""
         self._waiting: FairQueue[_Waiting] = FairQueue(max_entry_bytes, ENTRY_WORK_BYTES, self._release)
         self._entries_in_flight = 0
         self._flush_scheduled = False
@@ -155,7 +164,7 @@ class ProposalQueue:
         require_enabled(command, level)
         self._all_enabled = level >= FEATURES.maximum
 
-    def fail_waiting(self, error: RaftError) -> None:
+    def fail_waiting(self, error: Exception) -> None:
         """Fail every proposal that is not in the log yet with `error`."""
         for waiting in self._waiting.drain():
             self._fail(waiting, error)
@@ -174,6 +183,14 @@ class ProposalQueue:
             loop.call_soon(self._flush)  # after everything else that arrived in this turn of the loop
 
     def _flush(self) -> None:
+        try:
+            self._append_waiting()
+        except Exception as error:  # the loop would only log it, and nothing would be proposed any more
+            self._flush_scheduled = False
+            self.fail_waiting(error)
+            self.on_failure(error)
+
+    def _append_waiting(self) -> None:
         stamp_ms, level = self._stamp_ms(), self._feature_level()
         if stamp_ms is None or level is None:
             asyncio.get_running_loop().call_later(UNKNOWN_S, self._flush)

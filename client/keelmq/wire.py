@@ -237,6 +237,14 @@ class JoinRequest(msgspec.Struct, omit_defaults=True):
     filters: dict[str, str] = {}
 
 
+class HeartbeatRequest(msgspec.Struct, omit_defaults=True):
+    """Brokers that know no pauses of groups refuse `paused`."""
+
+    generation: int
+    wait_ms: int | None = None
+    paused: bool | None = None
+
+
 class GroupPause(msgspec.Struct):
     """Why the broker hands out nothing to a group."""
 

@@ -102,6 +102,8 @@ class LoopWatch:
 
     def beat(self) -> None:
         """Note a beat of the loop. Runs on the loop and schedules the next beat."""
+        # first, because an error of the rest, which the loop only logs, must not be the end of the beats
+        self._timer = asyncio.get_running_loop().call_later(BEAT_S, self.beat)
         now_s = self._steady_s()
         delay_s = max(0.0, now_s - self._due_s)
         self._delay_seconds.observe(delay_s)
@@ -111,7 +113,6 @@ class LoopWatch:
             self._recent.append((now_s, delay_s))
             logger.warning("the event loop stood for %.1f s: this node did nothing meanwhile", delay_s)
         self._due_s = now_s + BEAT_S
-        self._timer = asyncio.get_running_loop().call_later(BEAT_S, self.beat)
 
     def look(self) -> None:
         """Log the stack of the loop's thread if the loop stands. Runs in the watching thread."""

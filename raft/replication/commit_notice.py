@@ -19,11 +19,18 @@ class CommitNotice:
     While appends follow each other, each carries the commits of those before it, and no heartbeat is sent for them.
     """
 
-    def __init__(self, state: RaftState, replication: Replication, may_send: Callable[[], bool]) -> None:
-        """Create the notice; nothing is sent while `may_send()` is False."""
+    def __init__(
+        self,
+        state: RaftState,
+        replication: Replication,
+        may_send: Callable[[], bool],
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        """Create the notice; nothing is sent while `may_send()` is False. An error ends the node by `on_failure`."""
         self._state = state
         self._replication = replication
         self._may_send = may_send
+        self._on_failure = on_failure
         self._is_under_way = False
 
     def soon(self) -> None:
@@ -37,7 +44,10 @@ class CommitNotice:
         self._is_under_way = False
         if not self._may_send():
             return
-        if self._replication.awaits_word_of(commit_index):
-            self._replication.send_heartbeats()
-        else:
-            self.soon()  # of what was committed since
+        try:
+            if self._replication.awaits_word_of(commit_index):
+                self._replication.send_heartbeats()
+            else:
+                self.soon()  # of what was committed since
+        except Exception as error:  # the loop would only log it
+            self._on_failure(error)

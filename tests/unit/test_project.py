@@ -9,6 +9,7 @@ import subprocess
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import settings
 
 import keelmq
-from tests.documents import blocks_of
+from tests.documents import BLOCK, blocks_of
 from tests.requirements import MAKE
 
 ROOT = Path(__file__).parents[2]
@@ -44,6 +45,7 @@ CODE_FOLDERS = ("cluster", "raft", "store", "client", "spark", "deploy", "exampl
 PACKAGES = (ROOT, ROOT / "client", ROOT / "spark")
 DOCUMENTS = sorted([*(path for folder in PACKAGES for path in folder.glob("*.md")), *(ROOT / "docs").glob("**/*.md")])
 SOURCES = sorted(path for folder in CODE_FOLDERS for path in (ROOT / folder).rglob("*.py"))
+HEADING = re.compile("^#{1,6} (.+)$", re.MULTILINE)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 PATH = re.compile(
     r"(?<![\w./-])(?:[\w-]+/)*(?:cluster|raft|store|client|spark|deploy|examples|tests)/[\w/-]+\.(?:py|sh|md)\b"
@@ -88,6 +90,40 @@ def test_links_between_documents_lead_somewhere(document: Path) -> None:
     targets = [target.split("#")[0] for target in LINK.findall(document.read_text())]
     local = [target for target in targets if target and "://" not in target and not target.startswith("mailto:")]
     assert [target for target in local if not (document.parent / target).exists()] == []
+
+
+@cache
+def anchors_of(document: Path) -> set[str]:
+    """Return the names of a document's headings in links, made as the hosts of repositories make them."""
+    counts: Counter[str] = Counter()
+    names: set[str] = set()
+    for heading in HEADING.findall(BLOCK.sub("", document.read_text())):
+        text = LINK.sub(lambda link: link[0][1 : link[0].index("]")], heading)
+        name = re.sub(r"[^\w\- ]", "", text.strip().lower()).replace(" ", "-")
+        names.add(f"{name}-{counts[name]}" if counts[name] else name)
+        counts[name] += 1
+    return names
+
+
+def wrong_anchors(document: Path, text: str) -> list[str]:
+    """Return the links in the text of a document to headings that no document has."""
+    links = [link.partition("#") for link in LINK.findall(text) if "#" in link and "://" not in link]
+    targets = [(path, (document.parent / path) if path else document, anchor) for path, _, anchor in links]
+    return [
+        f"{path}#{anchor}"
+        for path, target, anchor in targets
+        if target.suffix == ".md" and target.exists() and anchor not in anchors_of(target)
+    ]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_links_to_headings_lead_to_headings(document: Path) -> None:
+    assert wrong_anchors(document, document.read_text()) == []
+
+
+def test_a_link_to_no_heading_is_noticed() -> None:
+    text = "[a](#calls) [b](#no-such-call) [c](log-format.md#batch-headers) [d](log-format.md#no-headers)"
+    assert wrong_anchors(ROOT / "docs" / "http-api.md", text) == ["#no-such-call", "log-format.md#no-headers"]
 
 
 @pytest.mark.parametrize("text", [*DOCUMENTS, ROOT / "pyproject.toml", ROOT / "Makefile"], ids=name_of)

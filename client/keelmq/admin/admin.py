@@ -4,8 +4,9 @@ from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import quote
 
+from keelmq.admin import requests
 from keelmq.admin.backups import BackupBegun
-from keelmq.admin.calls import AdminCalls, given_of, group_path, message_path, query_of, topic_path
+from keelmq.admin.calls import AdminCalls, group_path, message_path, query_of, topic_path
 from keelmq.admin.changes import ClusterMembers, ClusterSettings, FeatureLevel, JoinToken, RebuildStarted
 from keelmq.admin.cluster import ClusterStatus
 from keelmq.admin.group_calls import GroupCalls
@@ -66,8 +67,10 @@ class Admin(GroupCalls):
         retention_bytes: int | None = None,
     ) -> TopicInfo:
         """Create the topic, or change the given settings of an existing topic; durable on return."""
-        settings = {"queues": queues, "retention_ms": retention_ms, "type": type, "retention_bytes": retention_bytes}
-        return await self._calls.view(TopicInfo, "PUT", topic_path(topic), given_of(settings))
+        settings = requests.PutTopic(
+            queues=queues, retention_ms=retention_ms, type=type, retention_bytes=retention_bytes
+        )
+        return await self._calls.view(TopicInfo, "PUT", topic_path(topic), settings)
 
     async def topics(self, *, system: bool = False) -> list[TopicInfo]:
         """Return all topics by name, fetched page by page; with `system` also the system topics."""
@@ -83,7 +86,7 @@ class Admin(GroupCalls):
         """Remove all messages that the topic, or one queue of it, has now; durable on return.
 
         Raises UnknownOutcome when the answer is lost: repeated, it would take what was sent meanwhile."""
-        path, body = f"{topic_path(topic)}/purge", given_of({"queue": queue})
+        path, body = f"{topic_path(topic)}/purge", requests.PurgeTopic(queue)
         return await self._calls.view(PurgedTopic, "POST", path, body, leader_first=True, once=True)
 
     async def message(self, message_id: str, *, topic: str | None = None) -> list[FoundMessage]:
@@ -181,7 +184,7 @@ class Admin(GroupCalls):
         check_transaction_id(transaction_id)
         if force:
             check_audit(operator, reason)
-        request = given_of({"source": "operator", "force": force or None, "operator": operator, "reason": reason})
+        request = requests.OperatorDecision(source="operator", force=bool(force), operator=operator, reason=reason)
         return await self._calls.view(
             DecidedTransaction, "POST", f"/v1/transactions/{transaction_id}/{decision}", request
         )
@@ -194,7 +197,7 @@ class Admin(GroupCalls):
         """
         check_transaction_id(transaction_id)
         check_audit(operator, reason)
-        request = {"operator": operator, "reason": reason}
+        request = requests.OperatorNote(operator, reason)
         return await self._calls.view(ResumedTransaction, "POST", f"/v1/transactions/{transaction_id}/resume", request)
 
     async def settings(self) -> ClusterSettings:
@@ -209,8 +212,10 @@ class Admin(GroupCalls):
         With `reject_transactions` new half transactions are refused (`transactions_rejected`), or accepted again;
         decisions and checks of prepared ones continue. `log_retention_bytes` is -1 for no limit.
         """
-        settings = {"reject_transactions": reject_transactions, "log_retention_bytes": log_retention_bytes}
-        return await self._calls.view(ClusterSettings, "PUT", "/v1/cluster/settings", given_of(settings))
+        settings = requests.PutSettings(
+            reject_transactions=reject_transactions, log_retention_bytes=log_retention_bytes
+        )
+        return await self._calls.view(ClusterSettings, "PUT", "/v1/cluster/settings", settings)
 
     async def cluster(self, *, leader: bool = False) -> ClusterStatus:
         """Return the cluster as the answering node sees it; with `leader`, the leader answers.
@@ -228,7 +233,7 @@ class Admin(GroupCalls):
         """Deliver dead letters to the group once more, at most 256 per call. Each dead letter is replayed once, even
         when the call is repeated."""
         return await self._calls.view(
-            ReplayResult, "POST", f"{group_path(group)}/dead-letters/replay", {"offsets": list(offsets)}
+            ReplayResult, "POST", f"{group_path(group)}/dead-letters/replay", requests.ReplayDeadLetters(list(offsets))
         )
 
     async def log(self, from_index: int, *, wait_ms: int = 0, max_bytes: int = LOG_BYTES) -> tuple[bytes, int]:
@@ -293,7 +298,7 @@ class Admin(GroupCalls):
 
     async def add_node(self, node_id: int, peer_address: str, http_address: str) -> ClusterMembers:
         """Add a node as a learner and return the resulting `members`. Durable on return, and harmless to repeat."""
-        body = {"node_id": node_id, "peer_address": peer_address, "http_address": http_address}
+        body = requests.AddNode(node_id, peer_address, http_address)
         return await self._calls.view(ClusterMembers, "POST", "/v1/cluster/members", body)
 
     async def join_token(self, node_id: int, *, expires_in_ms: int | None = None) -> JoinToken:
@@ -301,7 +306,7 @@ class Admin(GroupCalls):
 
         An earlier token for the node ends.
         """
-        body = given_of({"node_id": node_id, "expires_in_ms": expires_in_ms})
+        body = requests.MakeJoinToken(node_id, expires_in_ms)
         return await self._calls.view(JoinToken, "POST", "/v1/cluster/join-tokens", body, tries=1)
 
     async def promote_node(self, node_id: int) -> ClusterMembers:
@@ -330,7 +335,7 @@ class Admin(GroupCalls):
         Raises Conflict (`address_unreachable`) unless the node already answers at `peer_address`, or `force` is set.
         """
         check_range("node_id", node_id, 0, NODE_ID_MAX)
-        body = given_of({"peer_address": peer_address, "http_address": http_address})
+        body = requests.SetAddress(peer_address=peer_address, http_address=http_address)
         target = f"/v1/cluster/members/{node_id}/address" + ("?force=true" if force else "")
         return await self._calls.view(ClusterMembers, "PUT", target, body)
 
@@ -366,7 +371,7 @@ class Admin(GroupCalls):
         repeat. Raises Conflict (`feature_level_not_known`) while a node does not know the level.
         """
         return await self._calls.view(
-            FeatureLevel, "POST", "/v1/cluster/feature-level", {} if level is None else {"level": level}
+            FeatureLevel, "POST", "/v1/cluster/feature-level", requests.RaiseFeatureLevel(level)
         )
 
     async def begin_backup(self) -> BackupBegun:
@@ -374,7 +379,7 @@ class Admin(GroupCalls):
 
         Raises Overloaded while as many backups as a node allows are under way.
         """
-        return await self._calls.view(BackupBegun, "POST", "/v1/backups", {}, anywhere=True)
+        return await self._calls.view(BackupBegun, "POST", "/v1/backups", requests.NoFields(), anywhere=True)
 
     async def backup_frame(self, backup_id: str, frame: int) -> bytes:
         """Return one frame of the backup's file: the next one, or the last one again. `frame` counts from 0.

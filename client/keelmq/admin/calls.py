@@ -20,14 +20,14 @@ class AdminCalls:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
 
-    async def document(self, method: str, target: str, body: Mapping[str, Any] | None = None, **options: Any) -> Json:
+    async def document(self, method: str, target: str, body: msgspec.Struct | None = None, **options: Any) -> Json:
         """Return the JSON object of the answer. `options` are those of Connection.call."""
         data = b"" if body is None else msgspec.json.encode(body)
         response = await self.connection.call(method, target, body=data, **options)
         return wire.decode(dict, response.body, response.headers.get("content-type", ""))
 
     async def view(
-        self, kind: type[V], method: str, target: str, body: Mapping[str, Any] | None = None, **options: Any
+        self, kind: type[V], method: str, target: str, body: msgspec.Struct | None = None, **options: Any
     ) -> V:
         """Like `document`, but return the answer as `kind`."""
         return view_of(kind, await self.document(method, target, body, **options))
@@ -69,8 +69,3 @@ def group_path(group: str) -> str:
 def query_of(values: Mapping[str, str | int | None]) -> str:
     """Return the query string of the values that are not None."""
     return urlencode({name: value for name, value in values.items() if value is not None})
-
-
-def given_of(values: Mapping[str, Any]) -> Json:
-    """Return the values that are not None, as the object of a request."""
-    return {name: value for name, value in values.items() if value is not None}

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from keelmq.admin.calls import AdminCalls, given_of, group_path, query_of
+from keelmq.admin.calls import AdminCalls, group_path, query_of
 from keelmq.admin.groups import (
     CommittedOffsets,
     GroupDetail,
@@ -12,6 +12,7 @@ from keelmq.admin.groups import (
     GroupPauseResult,
     GroupSettings,
 )
+from keelmq.admin.requests import CloneOffsets, OperatorNote, PutGroup, ResetGroup
 from keelmq.admin.view import View, view_of
 from keelmq.errors import InvalidRequest
 from keelmq.limits import LIST_MAX, check_group, check_topic
@@ -48,8 +49,8 @@ class GroupCalls:
         self, group: str, *, retry_max_attempts: int | None = None, retry_delays_ms: Sequence[int] | None = None
     ) -> GroupSettings:
         """Create the group, or change the given settings of an existing group; durable on return."""
-        settings = {"retry_max_attempts": retry_max_attempts, "retry_delays_ms": retry_delays_ms}
-        return await self._calls.view(GroupSettings, "PUT", group_path(group), given_of(settings))
+        settings = PutGroup(retry_max_attempts=retry_max_attempts, retry_delays_ms=retry_delays_ms)
+        return await self._calls.view(GroupSettings, "PUT", group_path(group), settings)
 
     async def pause_group(self, group: str, *, operator: str = "", reason: str = "") -> GroupPauseResult:
         """Have the broker hand out nothing to the group until it is resumed; durable on return.
@@ -63,7 +64,7 @@ class GroupCalls:
         return await self._turn_group(group, "resume", operator, reason)
 
     async def _turn_group(self, group: str, verb: str, operator: str, reason: str) -> GroupPauseResult:
-        note = {"operator": operator, "reason": reason}
+        note = OperatorNote(operator, reason)
         return await self._calls.view(GroupPauseResult, "POST", f"{group_path(group)}/{verb}", note)
 
     async def delete_group(
@@ -92,13 +93,8 @@ class GroupCalls:
         check_topic(topic)
         if sum(each is not None for each in (to, offset, timestamp_ms)) != 1:
             raise InvalidRequest("invalid_request", "give exactly one of to, offset and timestamp_ms")
-        request = {"topic": topic, "queue": queue, "to": to, "offset": offset, "timestamp_ms": timestamp_ms}
-        return await self._calls.view(
-            CommittedOffsets,
-            "POST",
-            f"{group_path(group)}/reset",
-            given_of(request),
-        )
+        request = ResetGroup(topic=topic, queue=queue, to=to, offset=offset, timestamp_ms=timestamp_ms)
+        return await self._calls.view(CommittedOffsets, "POST", f"{group_path(group)}/reset", request)
 
     async def clone_offsets(self, source: str, target: str, *, topic: str | None = None) -> CommittedOffsets:
         """Set the committed offsets of `target` to those of `source`, for one topic or for all; durable on return.
@@ -108,5 +104,5 @@ class GroupCalls:
         check_group(source)
         if topic is not None:
             check_topic(topic)
-        request = given_of({"source": source, "topic": topic})
-        return await self._calls.view(CommittedOffsets, "POST", f"{group_path(target)}/clone-offsets", request)
+        path = f"{group_path(target)}/clone-offsets"
+        return await self._calls.view(CommittedOffsets, "POST", path, CloneOffsets(source, topic))

@@ -6,6 +6,7 @@ import msgspec
 
 from keelmq.admin.audit import AuditFilter, AuditPage
 from keelmq.admin.calls import AdminCalls, query_of
+from keelmq.admin.requests import Drain, SetLogLevel
 from keelmq.admin.view import View
 from keelmq.limits import CLIENTS_MAX
 from keelmq.transport.connection import Connection
@@ -73,18 +74,18 @@ class NodeCalls:
         """Set the lowest severity that the node logs, or that of one logger and those below it; None has that logger
         follow the node again. Needs the permission `admin` on the cluster.
         """
-        body = {"level": level, "logger": logger}
+        body = SetLogLevel(level, logger)
         return await self._calls.view(LogLevel, "PUT", "/v1/cluster/log-level", body, anywhere=True)
 
     async def drain(self) -> NodeDrain:
         """Have other nodes lead in place of this one, until `undrain` or its next start; a leader hands over. Needs the
         permission `admin` on the cluster.
         """
-        return await self._calls.view(NodeDrain, "PUT", "/v1/cluster/drain", {"drained": True}, anywhere=True)
+        return await self._calls.view(NodeDrain, "PUT", "/v1/cluster/drain", Drain(True), anywhere=True)
 
     async def undrain(self) -> NodeDrain:
         """Let this node lead again. Needs the permission `admin` on the cluster."""
-        return await self._calls.view(NodeDrain, "PUT", "/v1/cluster/drain", {"drained": False}, anywhere=True)
+        return await self._calls.view(NodeDrain, "PUT", "/v1/cluster/drain", Drain(False), anywhere=True)
 
     async def drained(self) -> NodeDrain:
         """Return whether this node is drained. Needs the permission `describe` on the cluster."""

@@ -3,6 +3,7 @@
 from urllib.parse import quote
 
 from keelmq.admin.calls import AdminCalls
+from keelmq.admin.requests import SetCheckUrl
 from keelmq.admin.view import View
 from keelmq.limits import check_group
 from keelmq.transport.connection import Connection
@@ -29,4 +30,4 @@ class ProducerGroups:
         """Set the URL to which checks are sent; with None, its producers poll for them. Durable on return."""
         check_group(producer_group)
         path = f"/v1/producer-groups/{quote(producer_group, safe='')}"
-        return await self._calls.view(ProducerGroup, "PUT", path, {"check_url": check_url})
+        return await self._calls.view(ProducerGroup, "PUT", path, SetCheckUrl(check_url))

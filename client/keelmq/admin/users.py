@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from keelmq.admin.calls import AdminCalls, given_of, query_of
+from keelmq.admin.calls import AdminCalls, query_of
 from keelmq.admin.view import View
 from keelmq.transport.connection import Connection
 
@@ -62,6 +62,18 @@ class PrincipalInfo(View, frozen=True, kw_only=True):
     actions: tuple[str, ...] = ()
 
 
+class PutUser(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """The parts of a user that are replaced; the others are left out."""
+
+    rules: Sequence[Rule] | None = None
+    certificates: Sequence[str] | None = None
+    revision: int | None = None
+
+
+class MakeToken(msgspec.Struct, omit_defaults=True):
+    expires_in_ms: int | None = None
+
+
 class Users:
     """Shows and changes users over `connection`, which the caller owns. Needs the permission `admin` on the cluster."""
 
@@ -94,9 +106,8 @@ class Users:
         With `revision`, only a user with this revision is replaced, 0 being one that does not exist. Raises Conflict
         (`user_changed`) otherwise.
         """
-        listed = None if rules is None else [msgspec.to_builtins(rule) for rule in rules]
-        body = {"rules": listed, "certificates": certificates, "revision": revision}
-        return await self._calls.view(UserInfo, "PUT", _path(user), given_of(body))
+        body = PutUser(rules=rules, certificates=certificates, revision=revision)
+        return await self._calls.view(UserInfo, "PUT", _path(user), body)
 
     async def delete(self, user: str) -> None:
         """Delete the user; its tokens are not valid any more on return. Raises NotFound (`user_not_found`)."""
@@ -107,8 +118,8 @@ class Users:
 
         A try whose answer was lost may have made a token that nobody knows: `get` shows it, `revoke_token` removes it.
         """
-        body = given_of({"expires_in_ms": expires_in_ms})
-        return await self._calls.view(NewToken, "POST", f"{_path(user)}/tokens", body, tries=1)
+        path = f"{_path(user)}/tokens"
+        return await self._calls.view(NewToken, "POST", path, MakeToken(expires_in_ms), tries=1)
 
     async def revoke_token(self, user: str, token_id: str) -> None:
         """Revoke a token; it is not valid any more on return."""

@@ -103,10 +103,10 @@ class GroupSession:
             on_broken()
             lost = not asked.is_set()
         asked.clear()
-        return await self._heartbeat({"generation": max(generation, 0)}, self._call_timeout_ms, tries=3), lost
+        return await self._heartbeat(wire.HeartbeatRequest(max(generation, 0)), self._call_timeout_ms, tries=3), lost
 
     async def _rebalance(self, generation: int, wait_ms: int, asked: asyncio.Event) -> wire.Membership | None:
-        body = {"generation": generation, "wait_ms": wait_ms}
+        body = wire.HeartbeatRequest(generation, wait_ms)
         timeout_ms = wait_ms + min(self._call_timeout_ms, self._session_timeout_ms // 3)
         beat = asyncio.create_task(self._heartbeat(body, timeout_ms, tries=1, waits_ms=wait_ms))
         interrupted = asyncio.create_task(asked.wait())
@@ -121,13 +121,14 @@ class GroupSession:
             await asyncio.gather(beat, interrupted, return_exceptions=True)
 
     async def _heartbeat(
-        self, body: dict[str, int], timeout_ms: int, *, tries: int, waits_ms: int = 0
+        self, body: wire.HeartbeatRequest, timeout_ms: int, *, tries: int, waits_ms: int = 0
     ) -> wire.Membership:
         path = f"{self._path}/members/{self.member_id}/heartbeat"
         deadline = Deadline(timeout_ms)
-        said = {**body, "paused": self._told is not None} if self.knows_pauses else body
+        if self.knows_pauses:
+            body.paused = self._told is not None
         membership = await self._connection.call_for(
-            wire.Membership, "POST", path, body=said, deadline=deadline, tries=tries, waits_ms=waits_ms
+            wire.Membership, "POST", path, body=body, deadline=deadline, tries=tries, waits_ms=waits_ms
         )
         self._told = membership.paused
         return membership

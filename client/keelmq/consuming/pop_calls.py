@@ -21,6 +21,29 @@ MARGIN_MS: Final = 5_000
 Start = Literal["earliest", "latest"]
 
 
+class _Pop(msgspec.Struct, omit_defaults=True, kw_only=True):
+    topic: str
+    client_id: str
+    tags: str | None = None
+    filter: str | None = None
+    max_messages: int
+    invisible_ms: int
+    wait_ms: int
+    start: Start
+
+
+class _Ack(msgspec.Struct):
+    receipt_handles: list[str]
+
+
+class _Invisible(msgspec.Struct, omit_defaults=True):
+    """The new lease of a message. Without `invisible_ms` it is given back."""
+
+    receipt_handle: str
+    invisible_ms: int | None = None
+    reason: str | None = None
+
+
 class _Popped(msgspec.Struct):
     topic: str
     queue: int
@@ -73,7 +96,7 @@ class PopCalls:
         self.pauses = PauseWatch(group)
         self._connection = connection
         self._path = f"/v1/groups/{quote(group, safe='')}/pop"
-        self._request = {"topic": topic, "client_id": client_id, **_given(selection)}
+        self._topic, self._selection, self._client_id = topic, selection, client_id
 
     async def pop(self, max_messages: int, invisible_ms: int, wait_ms: int, start: Start) -> list[PoppedMessage]:
         """Pop at most 32 messages, in one try: messages of a lost answer stay leased for `invisible_ms`, and then come
@@ -82,12 +105,21 @@ class PopCalls:
         A leader that is not known yet is found first, by questions that lease nothing; a node that hangs uses up only
         its share of the time. That costs a new connection one or two questions. A known leader that begins to hang is
         noticed after `wait_ms` and 5 s; the next pop then looks for another."""
-        body = {**self._request, "max_messages": max_messages, "invisible_ms": invisible_ms, "wait_ms": wait_ms}
+        request = _Pop(
+            topic=self._topic,
+            client_id=self._client_id,
+            tags=self._selection.tags,
+            filter=self._selection.filter,
+            max_messages=max_messages,
+            invisible_ms=invisible_ms,
+            wait_ms=wait_ms,
+            start=start,
+        )
         answer = await self._connection.call_for(
             _PopAnswer,
             "POST",
             self._path,
-            body={**body, "start": start},
+            body=request,
             deadline=Deadline(wait_ms + MARGIN_MS),
             tries=1,
             leader_first=True,
@@ -99,7 +131,7 @@ class PopCalls:
     async def ack(self, receipt_handles: Sequence[str]) -> dict[str, bool]:
         """Acknowledge at most 256 messages. The result says by handle whether the message is acknowledged; a message
         that is not was given back and is redelivered."""
-        body = {"receipt_handles": list(receipt_handles)}
+        body = _Ack(list(receipt_handles))
         answer = await self._connection.call_for(
             _AckAnswer, "POST", f"{self._path}/ack", body=body, deadline=Deadline(MARGIN_MS)
         )
@@ -109,26 +141,18 @@ class PopCalls:
         """Extend the lease of the message to `invisible_ms` from now.
 
         Raises Conflict (`handle_expired`) if the lease is no longer held."""
-        await self._change({"receipt_handle": receipt_handle, "invisible_ms": invisible_ms})
+        await self._change(_Invisible(receipt_handle, invisible_ms))
 
     async def give_back(self, receipt_handle: str, *, at_once: bool = False, reason: str = "") -> None:
         """Give the message back for redelivery, at once or after the group's backoff.
 
         Raises Conflict (`handle_expired`) if the lease is no longer held."""
-        request: dict[str, str | int] = {"receipt_handle": receipt_handle, "reason": reason}
-        if at_once:
-            request["invisible_ms"] = 0
-        await self._change(request)
+        await self._change(_Invisible(receipt_handle, 0 if at_once else None, reason))
 
-    async def _change(self, body: Mapping[str, str | int]) -> None:
+    async def _change(self, body: _Invisible) -> None:
         await self._connection.call_for(
             _InvisibleAnswer, "POST", f"{self._path}/invisible", body=body, deadline=Deadline(MARGIN_MS)
         )
-
-
-def _given(selection: Selection) -> dict[str, str]:
-    given = {"tags": selection.tags, "filter": selection.filter}
-    return {name: text for name, text in given.items() if text is not None}
 
 
 def _received(popped: _Popped) -> PoppedMessage:

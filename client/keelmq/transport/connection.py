@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
+import msgspec
+
 from keelmq import wire
 from keelmq.errors import Closed, KeelMQError, NoLeader, Overloaded, QuotaExceeded, Unavailable
 from keelmq.limits import TIMEOUT_MS_MAX
@@ -211,8 +213,10 @@ class Connection:
             if call.over():
                 raise call.final_error()
 
-    async def call_for(self, kind: type[T], method: str, target: str, *, body: Any = None, **options: Any) -> T:
-        """Like `call`, but send `body` (a struct or plain data) as JSON and decode the answer as `kind`."""
+    async def call_for(
+        self, kind: type[T], method: str, target: str, *, body: msgspec.Struct | None = None, **options: Any
+    ) -> T:
+        """Like `call`, but send `body` as JSON and decode the answer as `kind`."""
         data = b"" if body is None else wire.encode_json(body)
         response = await self.call(method, target, body=data, **options)
         return wire.decode(kind, response.body, response.headers.get("content-type", ""))

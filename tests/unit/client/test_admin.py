@@ -1,12 +1,14 @@
 """The structs that `Admin` returns: fields of newer and older brokers, pages, and answers that break the contract."""
 
+import json
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from keelmq import Admin, Connection
-from keelmq.admin import GroupSettings, QueueInfo, TopicInfo
-from keelmq.errors import Corrupt, UnknownOutcome
+from keelmq.admin import GroupSettings, NodeCalls, ProducerGroups, QueueInfo, Rule, TopicInfo, Users
+from keelmq.errors import Corrupt, InvalidRequest, UnknownOutcome
 from keelmq.transport.http1 import ExchangeFailed, HttpResponse
 from tests.unit.client.scripted import Request, ScriptedTransport, json_answer, problem
 
@@ -33,6 +35,56 @@ def admin_of(*answers: dict[str, Any]) -> Admin:
         return json_answer({"leader_url": LEADER} if request.target == "/v1/cluster" else left.pop(0))
 
     return Admin(Connection([LEADER], transport=ScriptedTransport(script, answers_cluster=True)))
+
+
+SENT: list[tuple[Callable[[Admin], Awaitable[object]], Any]] = [
+    (lambda admin: admin.put_topic("orders"), {}),
+    (lambda admin: admin.put_topic("orders", queues=4, type="fifo"), {"queues": 4, "type": "fifo"}),
+    (lambda admin: admin.put_topic("orders", retention_bytes=-1), {"retention_bytes": -1}),
+    (lambda admin: admin.purge_topic("orders"), {}),
+    (lambda admin: admin.purge_topic("orders", queue=0), {"queue": 0}),
+    (lambda admin: admin.put_group("g", retry_delays_ms=(5, 7)), {"retry_delays_ms": [5, 7]}),
+    (lambda admin: admin.pause_group("g"), {"operator": "", "reason": ""}),
+    (lambda admin: admin.reset_group("g", "t", queue=0, offset=0), {"topic": "t", "queue": 0, "offset": 0}),
+    (lambda admin: admin.clone_offsets("g", "h"), {"source": "g"}),
+    (lambda admin: admin.replay_dead_letters("g", (1, 2)), {"offsets": [1, 2]}),
+    (lambda admin: admin.decide("t1", "commit"), {"source": "operator"}),
+    (
+        lambda admin: admin.decide("t1", "commit", force=True, operator="ann", reason="why"),
+        {"source": "operator", "force": True, "operator": "ann", "reason": "why"},
+    ),
+    (lambda admin: admin.put_settings(reject_transactions=False), {"reject_transactions": False}),
+    (lambda admin: admin.join_token(4), {"node_id": 4}),
+    (lambda admin: admin.set_node_address(4, http_address="http://h:1"), {"http_address": "http://h:1"}),
+    (lambda admin: admin.raise_feature_level(), {}),
+    (lambda admin: admin.raise_feature_level(2), {"level": 2}),
+    (lambda admin: admin.begin_backup(), {}),
+    (lambda admin: NodeCalls(admin._connection).set_log_level(None), {"level": None, "logger": None}),
+    (lambda admin: NodeCalls(admin._connection).undrain(), {"drained": False}),
+    (lambda admin: ProducerGroups(admin._connection).put("g", check_url=None), {"check_url": None}),
+    (lambda admin: Users(admin._connection).put("ann", certificates=()), {"certificates": []}),
+    (
+        lambda admin: Users(admin._connection).put("ann", rules=[Rule(actions=("send",), resource="*")], revision=0),
+        {"rules": [{"effect": "allow", "actions": ["send"], "resource": "*", "networks": []}], "revision": 0},
+    ),
+    (lambda admin: Users(admin._connection).create_token("ann"), {}),
+]
+
+
+async def test_what_is_not_given_is_not_sent() -> None:
+    """Older nodes refuse fields that they do not know, and a null is not the same as nothing."""
+    for call, document in SENT:
+        bodies: list[bytes] = []
+
+        def script(request: Request, bodies: list[bytes] = bodies) -> HttpResponse:
+            if request.method == "GET":
+                return json_answer({"leader_url": LEADER})
+            bodies.append(request.body)
+            return problem(400, "invalid_request")
+
+        with pytest.raises(InvalidRequest):
+            await call(Admin(Connection([LEADER], transport=ScriptedTransport(script, answers_cluster=True))))
+        assert [json.loads(body) for body in bodies] == [document]
 
 
 async def test_fields_of_a_newer_broker_are_ignored_and_kept_in_the_document() -> None:

@@ -103,3 +103,19 @@ async def test_the_thread_of_a_running_node_sees_its_loop_stand(
         while not stacks(caplog):
             await asyncio.sleep(0)
     assert "in stand" in stacks(caplog)[0]
+
+
+async def test_a_beat_that_fails_is_followed_by_another(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched(node)
+
+    def broken(_: float) -> None:
+        raise ValueError("no such bucket")
+
+    monkeypatch.setattr(watched.watch._delay_seconds, "observe", broken)
+    before = watched.watch._timer
+    with pytest.raises(ValueError, match="no such bucket"):
+        watched.beat()
+    after = watched.watch._timer
+    assert after is not before
+    assert after is not None
+    after.cancel()

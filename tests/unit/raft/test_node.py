@@ -129,6 +129,32 @@ async def test_nothing_is_answered_once_an_entry_is_in_the_log_and_cannot_be_sen
         pending.cancel()
 
 
+@pytest.mark.parametrize("wheel", ["tick", "flush", "commit notice"])
+async def test_a_wheel_that_fails_ends_the_node_and_does_not_stop_in_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wheel: str
+) -> None:
+    def broken(*_: object) -> int:
+        raise SafetyViolation("the memory of this node has changed")
+
+    async with cluster(1, tmp_path) as [member]:
+        await leader_of([member])
+        raft, pending = member.node._raft, []
+        if wheel == "tick":
+            monkeypatch.setattr(raft, "pause_s", broken)
+        elif wheel == "flush":
+            monkeypatch.setattr(member.node._proposals, "_stamp_ms", broken)
+            pending = [asyncio.ensure_future(member.node.propose(message("b")))]
+        else:
+            monkeypatch.setattr(raft.replication, "awaits_word_of", broken)
+            member.node._commit_notice._send_of(raft.state.commit_index)
+            assert member.fatal, "without a tick, which would find it too"
+        await until(lambda: bool(member.fatal))
+        assert member.fatal == ["SafetyViolation: the memory of this node has changed"]
+        for each in pending:
+            with pytest.raises(SafetyViolation):
+                await each
+
+
 async def unanswered(pending: "asyncio.Future[Applied]") -> bool:
     done, _ = await asyncio.wait([pending], timeout=QUIET_S)
     return not done

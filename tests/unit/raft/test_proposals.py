@@ -405,3 +405,39 @@ async def test_the_level_is_asked_for_until_it_is_the_highest(log: Log) -> None:
     while not log.payloads:
         await turn()
     assert len(decode_entry(log.payloads[0]).commands) == 3
+
+
+@pytest.mark.parametrize("failing", ["the time", "the level"])
+async def test_an_error_before_an_entry_is_made_fails_all_that_wait_and_not_what_comes_after(
+    log: Log, failing: str
+) -> None:
+    failed: list[Exception] = []
+    errors = iter([KeyError("3")])
+
+    def answer(of: str, value: int) -> int:
+        if of == failing and (error := next(errors, None)):
+            raise error
+        return value
+
+    queue = ProposalQueue(
+        log.append,
+        durable_on=lambda index: (1, 2),
+        stamp_ms=lambda: answer("the time", 7_000),
+        clock_is_sure=lambda: True,
+        feature_level=lambda: answer("the level", FEATURES.maximum),
+        max_entry_bytes=MAX_ENTRY_BYTES,
+        max_entries_in_flight=2,
+        max_in_flight_bytes=MAX_IN_FLIGHT_BYTES,
+    )
+    queue.on_failure = failed.append
+    queue._all_enabled = True  # as when commands were proposed before: `submit` does not ask
+    futures = [queue.submit(proposal("a")) for _ in range(2)]
+    await turn()
+    for future in futures:
+        with pytest.raises(KeyError):
+            await future
+    assert ([str(each) for each in failed], queue.in_flight_bytes, log.payloads) == (["'3'"], 0, [])
+    queue.submit(proposal("b"))
+    await turn()
+    assert log.topics(0) == ["b"], "a queue of which nobody is told that it failed would go on"
+    log.apply(0, [None])

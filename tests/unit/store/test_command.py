@@ -1,5 +1,7 @@
 """The payload of an entry is read back as it was written, and other bytes are refused."""
 
+import re
+from pathlib import Path
 from typing import get_args
 
 import msgspec
@@ -70,6 +72,15 @@ EVERY_COMMAND: list[Command] = [
     CountBytes((("orders", 0),), 9),
     PauseGroup("g", True, "ann", "why"),
 ]
+
+
+def test_the_document_of_the_log_names_every_command_with_its_tag() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "log-format.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| `([A-Z]\w+)` \|", text, re.MULTILINE)
+    assert {int(tag): name for tag, name in rows} == {
+        kind.__struct_config__.tag: kind.__name__ for kind in get_args(Command)
+    }
+    assert len(rows) == len(get_args(Command))
 
 
 def test_every_command_reads_back_as_written() -> None:
