@@ -293,3 +293,4 @@ def test_no_file_takes_data_for_markup_or_code() -> None:
         text = file.read_text()
         for forbidden in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"):
             assert forbidden not in text, f"{file.name}: {forbidden}"
+    assert "is given again, at most 16 times" in page.main()

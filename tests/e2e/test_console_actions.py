@@ -216,7 +216,7 @@ def test_dead_letters_are_replayed_one_and_all(cluster: ClusterProcess, page: Pa
 def test_the_settings_are_changed_with_the_keyboard_alone(cluster: ClusterProcess, page: Page) -> None:
     leader = cluster.wait_leader()
     page.open(leader, "/settings")
-    page.until("Settings and members", "voter")
+    page.until("Settings and members", "voter", "keelmq cluster add-node, promote and remove-node")
 
     def focus() -> str:
         return str(page.driver.execute_script("return document.activeElement.id || document.activeElement.textContent"))

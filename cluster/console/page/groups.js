@@ -48,7 +48,7 @@ export async function group([name]) {
       ["The oldest waits since", oldest(offsets)],
       ["Members", `${found.members.length}${found.members_next ? "+" : ""}`],
       ["Topics", found.topics.join(", ")],
-      ["A message is tried", `${found.retry_max_attempts} times`],
+      ["A message that fails", found.retry_max_attempts ? `is given again, at most ${count(found.retry_max_attempts)} times` : "becomes a dead letter at once"],
     ]),
     table(
       offsets.length > SHOWN_MAX ? `Committed offsets: the ${SHOWN_MAX} queues with the largest lag, of ${count(offsets.length)}` : "Committed offsets",

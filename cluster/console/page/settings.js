@@ -39,7 +39,7 @@ export async function settings() {
       ],
       cluster.nodes,
     ),
-    el("p", { class: "quiet" }, "Members change with keelmq cluster add, promote and remove, which check first what may go wrong."),
+    el("p", { class: "quiet" }, "Members change with keelmq cluster add-node, promote and remove-node, which check first what may go wrong."),
     table(
       "What the log is kept for",
       [
