@@ -223,6 +223,107 @@ def test_what_is_drawn_anew_takes_answers_of_a_moment_ago_and_nothing_else_does(
     assert [cache for path, cache in asked if path.startswith("/v1/groups")] == [None]
 
 
+JSON_BODY = '{"order": 12345678901234567890, "sum":1.50,"note":"a: {b}, \\"c\\"","none":[ ],"lines":[1,{"of":"<b>"}]}'
+JSON_LINES = """{
+  "order": 12345678901234567890,
+  "sum": 1.50,
+  "note": "a: {b}, \\"c\\"",
+  "none": [],
+  "lines": [
+    1,
+    {
+      "of": "<b>"
+    }
+  ]
+}"""
+
+
+def test_a_body_is_shown_as_json_text_and_hexadecimal_digits(cluster: ClusterProcess, page: Page) -> None:
+    leader = cluster.wait_leader()
+    ok(leader.request("PUT", "/v1/topics/console-body", payload={"queues": 1, "type": "any"}))
+    messages = [
+        {"body": JSON_BODY, "message_id": "body-json"},
+        {"body": "/wBB", "encoding": "base64", "message_id": "body-bytes"},
+        {"body": "[1, 2", "message_id": "body-text"},
+        {"body": "x" * 70_000, "message_id": "body-long"},
+    ]
+    ok(leader.request("POST", "/v1/topics/console-body/messages", payload={"messages": messages}))
+
+    def shown() -> str:
+        return str(page.element(By.CSS_SELECTOR, "pre").get_property("textContent"))
+
+    page.open(leader, "/messages/body-json?topic=console-body")
+    page.until("What became of it")
+    assert shown() == JSON_LINES, "numbers stay as they were sent"
+    page.follow("Text")
+    wait_for(lambda: shown() == JSON_BODY, "the text")
+    page.follow("Hex")
+    wait_for(lambda: shown().startswith("000000  7b 22 6f 72 64 65 72 22"), "the digits")
+    assert page.driver.current_url.endswith("#/messages/body-json?topic=console-body&body=hex")
+    page.open(leader, "/messages/body-bytes?topic=console-body")
+    page.until("000000  ff 00 41")
+    page.open(leader, "/messages/body-bytes?topic=console-body&body=text")
+    page.until("no text in UTF-8")
+    page.open(leader, "/messages/body-text?topic=console-body&body=json")
+    page.until("It is no JSON", "[1, 2")
+    page.open(leader, "/messages/body-long?topic=console-body&body=hex")
+    page.until("the first 64 KiB of 68.4 KiB", "00fff0  78")
+
+
+def test_what_was_waited_for_is_drawn_on_one_axis(cluster: ClusterProcess, page: Page) -> None:
+    page.open(cluster.wait_leader())
+    page.until("Nodes")
+    events = [
+        {"event": "prepared", "at_ms": 1_000, "raft_index": 7},
+        {"event": "check", "at_ms": 61_000},
+        {"event": "committed", "at_ms": 121_000},
+        {"event": "visible", "at_ms": 121_000, "topic": "orders"},
+        {"event": "consumed", "at_ms": 123_000, "topic": "orders", "group": "ship"},
+        {"event": "given_back", "at_ms": 124_000, "topic": "orders", "group": "pay"},
+    ]
+    drawn = page.driver.execute_async_script(
+        """
+        const [events, done] = arguments;
+        import("./console/timeline.js").then(({ bars, timeline }) => {
+          const main = document.querySelector("main");
+          main.replaceChildren(timeline(events), timeline(events.slice(3, 4)));
+          done([
+            bars(events, 130_000).map(({ label, isOpen }) => [label, isOpen]),
+            main.querySelectorAll("svg").length,
+            main.querySelectorAll("circle").length,
+            main.querySelector("svg").getAttribute("aria-label"),
+          ]);
+        });
+        """,
+        events,
+    )
+    waits = [["undecided: 2 min", False], ["waits for ship: 2 s", False], ["given back by pay: 6 s until now", True]]
+    assert drawn[:3] == [waits, 1, len(events)], "a single moment is not drawn"
+    assert drawn[3].startswith("6 events in ")
+    assert "log entry 7" in page.main()
+
+
+def test_a_chart_has_a_dot_for_a_single_point_and_times_at_its_axis(cluster: ClusterProcess, page: Page) -> None:
+    page.open(cluster.wait_leader())
+    page.until("Nodes")
+    drawn = page.driver.execute_async_script(
+        """
+        const [done] = arguments;
+        import("./console/chart.js").then(({ Chart }) => {
+          const chart = new Chart("Lag", { lag: "first" });
+          const count = (drawn, what) => drawn.querySelectorAll(what).length;
+          done([1_000, 9_000].map((at) => {
+            Date.now = () => at;
+            chart.measured("group", { lag: 5 });
+            const drawn = chart.draw();
+            return [count(drawn, "circle"), count(drawn, ".axis time")];
+          }));
+        });
+        """
+    )
+    assert drawn == [[1, 1], [0, 2]]
+
+
 def test_a_group_shows_its_lag(cluster: ClusterProcess, page: Page) -> None:
     leader = cluster.wait_leader()
     for number in range(3):
@@ -233,6 +334,7 @@ def test_a_group_shows_its_lag(cluster: ClusterProcess, page: Page) -> None:
     page.until("console-group")
     page.follow("console-group")
     page.until("2 messages", "The oldest waits since", "Committed offsets", "No dead letters.")
+    assert "is given again, at most 16 times" in page.main()
 
 
 def test_a_group_of_many_queues_shows_those_with_the_largest_lag(cluster: ClusterProcess, page: Page) -> None:
@@ -293,4 +395,3 @@ def test_no_file_takes_data_for_markup_or_code() -> None:
         text = file.read_text()
         for forbidden in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"):
             assert forbidden not in text, f"{file.name}: {forbidden}"
-    assert "is given again, at most 16 times" in page.main()

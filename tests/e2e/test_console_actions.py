@@ -1,5 +1,6 @@
 """Changes by the console, in a real browser: each action asks first, does it through the API, and says so."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -36,6 +37,11 @@ def committed(node: NodeProcess, group: str) -> list[int]:
 def dead_letters(node: NodeProcess, group: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = ok(node.request("GET", f"/v1/groups/{group}/dead-letters"))["messages"]
     return found
+
+
+def iso_of(at_ms: int) -> str:
+    """Return the time as a browser writes it."""
+    return datetime.fromtimestamp(at_ms / 1_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def test_a_topic_is_created_and_altered(cluster: ClusterProcess, page: Page) -> None:
@@ -203,6 +209,11 @@ def test_dead_letters_are_replayed_one_and_all(cluster: ClusterProcess, page: Pa
     ok(leader.request("POST", "/v1/groups/dead-group/retries", payload={"messages": given_back}))
     page.open(leader, "/groups/dead-group")
     page.until("dead-2", "no account")
+    page.element(By.CSS_SELECTOR, "td summary").click()
+    (attempt,) = dead_letters(leader, "dead-group")[0]["history"]
+    assert attempt["reason"] == "no account"
+    items = page.driver.find_elements(By.CSS_SELECTOR, "td details[open] li time")
+    assert [each.get_attribute("datetime") for each in items] == [iso_of(attempt["at_ms"])]
     page.press("Replay")
     assert "dead-0" in page.confirm()
     page.said("Replayed: dead-0")

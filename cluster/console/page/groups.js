@@ -94,6 +94,14 @@ function oldest(offsets) {
   return since === Infinity ? null : el("span", {}, time(since), `, ${duration(Math.max(0, Date.now() - since))}`);
 }
 
+/** The reason of the last attempt; unfolded, all of them, as far as they are kept. */
+function attempts({ history }) {
+  if (!history?.length) return "";
+  const by = (each) => [each.member_id, each.client_id && each.client_id !== each.member_id ? `client ${each.client_id}` : ""].filter(Boolean).join(", ");
+  const items = history.map((each) => el("li", { value: each.attempt }, time(each.at_ms), by(each) ? `, ${by(each)}` : "", `: ${each.reason || "no reason given"}`));
+  return el("details", {}, el("summary", {}, history.at(-1).reason || "no reason given"), el("ol", {}, items));
+}
+
 function deadLetters(name, { messages, next_offset: next, max_offset: end }, denied) {
   return [
     table(
@@ -102,7 +110,7 @@ function deadLetters(name, { messages, next_offset: next, max_offset: end }, den
         ["Message", (each) => messageLink(each.message_id, each.origin?.topic)],
         ["From", (each) => (each.origin ? `${each.origin.topic}, queue ${each.origin.queue}, offset ${each.origin.offset}` : "")],
         ["Attempts", (each) => each.attempt ?? "", true],
-        ["Last reason", (each) => each.history?.at(-1)?.reason ?? ""],
+        ["Last reason", attempts],
         ["Body", (each) => el("code", {}, preview(each))],
         ["Replayed", (each) => time(each.replayed_at_ms)],
         ["Action", (each) => (each.replayed_at_ms ? "" : replayOne(name, each, denied))],

@@ -1,6 +1,7 @@
 // Messages: found by id or key, and the story of one.
 
 import { get } from "./api.js";
+import { bodyOf } from "./bodies.js";
 import { el, facts, link, part, table, time } from "./dom.js";
 import { missing } from "./problems.js";
 import { timeline } from "./timeline.js";
@@ -71,7 +72,8 @@ export async function message([id], query) {
   const [{ messages }] = await Promise.all([get(path, { topic: known }), asked]);
   const topics = [...new Set(messages.map((each) => each.topic))];
   const traces = (await Promise.all(asked ? [asked] : topics.map(traced))).flatMap((each) => each.traces);
-  return [el("h1", {}, `Message ${id}`), ...messages.flatMap((each, at) => story(each, traces[at]))];
+  const as = (form) => `#/messages/${part(id)}?${known ? `topic=${part(known)}&` : ""}body=${form}`;
+  return [el("h1", {}, `Message ${id}`), ...messages.flatMap((each, at) => story(each, traces[at], bodyOf(each, query.get("body"), as)))];
 }
 
 /**
@@ -85,7 +87,7 @@ function causes({ causation_id: ids, causation_topic: topics }) {
   return el("span", {}, ...links.slice(0, CAUSES_SHOWN).flatMap((each, at) => (at ? [", ", each] : [each])), links.length > CAUSES_SHOWN ? `, and ${links.length - CAUSES_SHOWN} more` : null);
 }
 
-function story(message, trace) {
+function story(message, trace, body) {
   return [
     facts([
       ["State", message.state],
@@ -100,23 +102,7 @@ function story(message, trace) {
       ["Caused by", causes(message.properties ?? {})],
       ...Object.entries(message.properties ?? {}).map(([name, value]) => [`Property ${name}`, value]),
     ]),
-    el("h2", {}, "Body"),
-    el("pre", { tabindex: 0, role: "region", "aria-label": "Body" }, body(message)),
+    ...body,
     ...(trace ? [el("h2", {}, "What became of it"), timeline(trace.events)] : []),
   ];
-}
-
-function body(message) {
-  if (message.body === undefined) return "";
-  return message.encoding === "utf8" ? message.body : hex(atob(message.body)); // as it is: JSON read here would round numbers
-}
-
-function hex(data) {
-  const lines = [];
-  for (let at = 0; at < data.length; at += 16) {
-    const row = [...data.slice(at, at + 16)];
-    const codes = row.map((each) => each.charCodeAt(0).toString(16).padStart(2, "0")).join(" ");
-    lines.push(`${at.toString(16).padStart(6, "0")}  ${codes.padEnd(48)} ${row.map((each) => (/[ -~]/.test(each) ? each : ".")).join("")}`);
-  }
-  return lines.join("\n");
 }
