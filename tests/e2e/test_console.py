@@ -220,7 +220,7 @@ def test_what_is_drawn_anew_takes_answers_of_a_moment_ago_and_nothing_else_does(
     page.follow("Groups")
     page.until("Groups from the name")
     asked = page.driver.execute_script("return asked.splice(0)")
-    assert [cache for path, cache in asked if path.startswith("/v1/groups")] == [None]
+    assert [cache for path, cache in asked if path.startswith("/v1/lags")] == [None]
 
 
 JSON_BODY = '{"order": 12345678901234567890, "sum":1.50,"note":"a: {b}, \\"c\\"","none":[ ],"lines":[1,{"of":"<b>"}]}'
@@ -324,14 +324,36 @@ def test_a_chart_has_a_dot_for_a_single_point_and_times_at_its_axis(cluster: Clu
     assert drawn == [[1, 1], [0, 2]]
 
 
+def test_topics_have_rates_between_two_looks(cluster: ClusterProcess, page: Page) -> None:
+    leader = cluster.wait_leader()
+    send(leader, "console-rate", "x", "k")
+    page.open(leader, "/topics?from=console-rate")
+    page.until("console-rate\tany\t1\t1\t\t")
+    for _ in range(20):
+        send(leader, "console-rate", "x", "k")
+    page.follow("Groups")
+    page.until("Consumer groups")
+    page.driver.back()
+    page.until("console-rate\tany\t1\t21\t")
+    wait_for(lambda: "console-rate\tany\t1\t21\t\t" not in page.main(), "a look that is a second later, or more")
+    shown = page.main()
+    assert float(shown.partition("console-rate\tany\t1\t21\t")[2].split("\t")[0]) > 0
+
+
 def test_a_group_shows_its_lag(cluster: ClusterProcess, page: Page) -> None:
     leader = cluster.wait_leader()
     for number in range(3):
         send(leader, "console-lag", "x", f"k{number}")
     offsets = {"offsets": [{"topic": "console-lag", "queue": 0, "offset": 1}]}
     ok(leader.request("PUT", "/v1/groups/console-group/offsets", payload=offsets))
-    page.open(leader, "/groups")
-    page.until("console-group")
+    page.open(leader, "/")
+    page.until("Groups with the largest lag", "console-group")
+    page.open(leader, "/topics/console-lag")
+    page.until("Groups that read it", "console-group")
+    page.open(leader, "/groups?from=console-group")
+    page.until("The first waits", "Dead letters", "console-group")
+    row = page.element(By.XPATH, "//tr[.//a[.='console-group']]")
+    assert [each.text for each in row.find_elements(By.CSS_SELECTOR, "td.number")][1] == "2"
     page.follow("console-group")
     page.until("2 messages", "The oldest waits since", "Committed offsets", "No dead letters.")
     assert "is given again, at most 16 times" in page.main()
@@ -357,6 +379,11 @@ def test_a_follower_names_the_leader_for_what_only_that_one_answers(cluster: Clu
     offsets = {"offsets": [{"topic": "console-there", "queue": 0, "offset": 0}]}
     ok(leader.request("PUT", "/v1/topics/console-there", payload={"queues": 1}))
     ok(leader.request("PUT", "/v1/groups/console-there/offsets", payload=offsets))
+    page.open(follower)
+    page.until("Producers send to the leader")
+    assert page.element(By.LINK_TEXT, f"node {leader.node_id} has the rates").get_attribute("href") == (
+        f"{leader.url}/console"
+    )
     page.open(follower, "/groups/console-there")
     page.until("Ask the leader")
     page.follow(f"Open this view at {leader.url}")

@@ -47,26 +47,30 @@ def iso_of(at_ms: int) -> str:
 def test_a_topic_is_created_and_altered(cluster: ClusterProcess, page: Page) -> None:
     leader = cluster.wait_leader()
     page.open(leader, "/topics")
-    page.fill("create", topic="made-here", queues="2", hours="24")
+    page.fill("create", topic="made-here", queues="2", hours="24", limit="1.5")
     page.press("Create", "create")
-    assert "made-here with 2 queues" in page.confirm(wanted=False)
+    asked = page.confirm(wanted=False)
+    assert "made-here with 2 queues" in asked
+    assert "kept 1 d, at most 1.5 MiB?" in asked
     assert leader.request("GET", "/v1/topics/made-here").status == 404, "it was not confirmed"
     page.press("Create", "create")
     page.confirm()
     page.said("Created: topic made-here")
-    assert topic_of(leader, "made-here")["retention_ms"] == 24 * 3_600_000
+    made = topic_of(leader, "made-here")
+    assert (made["retention_ms"], made["retention_bytes"]) == (24 * 3_600_000, 1_572_864)
     page.fill("create", topic="made-here", queues="9")
     page.press("Create", "create")
     page.confirm()
     page.until("Topic made-here exists")
     assert topic_of(leader, "made-here")["queues"] == 2
     page.open(leader, "/topics/made-here")
-    page.fill("alter", queues="3", hours="-1")
+    page.fill("alter", queues="3", hours="-1", limit="-1")
     page.press("Alter", "alter")
-    assert "2 queues become 3; messages are kept for ever" in page.confirm()
+    assert "2 queues become 3; messages are kept for ever; no size is too large" in page.confirm()
     page.said("Altered.")
     altered = topic_of(leader, "made-here")
     assert (altered["queues"], altered["retention_ms"], altered["type"]) == (3, -1, "any")
+    assert altered["retention_bytes"] == -1
 
 
 @pytest.mark.parametrize(
@@ -250,6 +254,24 @@ def test_the_settings_are_changed_with_the_keyboard_alone(cluster: ClusterProces
     page.until("new ones are refused")
     assert ok(leader.request("GET", "/v1/cluster/settings"))["reject_transactions"] is True
     ok(leader.request("PUT", "/v1/cluster/settings", payload={"reject_transactions": False}))
+
+
+def test_the_limit_of_the_log_is_changed_alone(cluster: ClusterProcess, page: Page) -> None:
+    leader = cluster.wait_leader()
+    page.open(leader, "/settings")
+    page.fill("settings", limit="-1")
+    page.press("Change", "settings")
+    page.until("Nothing is changed.")
+    page.fill("settings", limit="4096")
+    page.press("Change", "settings")
+    asked = page.confirm()
+    assert "at most 4 GiB of the log" in asked
+    assert "transactions" not in asked
+    page.said("Changed.")
+    page.until("Limit of the log", "4 GiB")
+    found = ok(leader.request("GET", "/v1/cluster/settings"))
+    assert found == {"reject_transactions": False, "log_retention_bytes": 4 << 30}
+    ok(leader.request("PUT", "/v1/cluster/settings", payload={"log_retention_bytes": -1}))
 
 
 def test_who_may_only_look_sees_why_nothing_can_be_done(closed: ClusterProcess, page: Page) -> None:

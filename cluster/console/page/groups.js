@@ -3,7 +3,7 @@
 import { rights } from "./actions.js";
 import { get } from "./api.js";
 import { Chart } from "./chart.js";
-import { count, duration, el, facts, link, part, table, time } from "./dom.js";
+import { ago, count, duration, el, facts, link, part, table, time } from "./dom.js";
 import { cloneForm, pauseForm, replayAll, replayOne, resetForm } from "./group_actions.js";
 import { messageLink, preview } from "./messages.js";
 import { missing } from "./problems.js";
@@ -13,8 +13,18 @@ import { after, fromName, next } from "./topics.js";
 const SHOWN_MAX = 200;
 const lags = new Chart("Lag in messages", { lag: "first" });
 
+/**
+ * Columns of groups with their lag.
+ * @type {Array<[string, (group: any) => any, boolean?]>}
+ */
+export const lagColumns = [
+  ["Lag", (group) => el("span", { class: group.lag > 0 ? "warn" : undefined }, count(group.lag)), true],
+  ["The first waits", (group) => ago(group.waits_since_ms), true],
+  ["Dead letters", (group) => count(group.dead_letters), true],
+];
+
 export async function groups(_, query) {
-  const page = await get("/v1/groups", { limit: 100, after: after(query) });
+  const page = await get("/v1/lags", { limit: 100, after: after(query) });
   return [
     el("h1", {}, "Consumer groups"),
     fromName("Groups from the name", "#/groups", query),
@@ -22,9 +32,9 @@ export async function groups(_, query) {
       "Groups by name",
       [
         ["Group", (group) => link(`#/groups/${part(group.group)}`, group.group)],
-        ["Members", (group) => `${group.members.length}${group.members_next ? "+" : ""}`, true],
+        ["Members", (group) => count(group.members), true],
         ["Topics", (group) => group.topics.join(", ")],
-        ["Generation", (group) => group.generation, true],
+        ...lagColumns,
         ["Paused since", (group) => (group.paused ? el("span", { class: "warn" }, time(group.paused.since_ms)) : "")],
       ],
       page.groups,
@@ -57,7 +67,7 @@ export async function group([name]) {
         ["Queue", (each) => link(`#/topics/${part(each.topic)}/queues/${each.queue}?offset=${each.offset}`, each.queue), true],
         ["Committed", (each) => count(each.offset), true],
         ["Lag", (each) => el("span", { class: each.lag > 0 ? "warn" : undefined }, count(each.lag)), true],
-        ["The first waits since", (each) => time(each.waits_since_ms)],
+        ["The first waits", (each) => ago(each.waits_since_ms), true],
       ],
       offsets.length > SHOWN_MAX ? offsets.toSorted((one, other) => other.lag - one.lag).slice(0, SHOWN_MAX) : offsets,
       "Nothing is committed yet.",
