@@ -7,7 +7,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from cluster.core.core import Core
 from cluster.http.app import json_response
-from cluster.http.requests import Request, check_topic, parse_query
+from cluster.http.requests import EXPLAINED, Explained, Request, check_topic, parse_query
 from cluster.http.responses import Response
 from cluster.http.routes import WRITE_ERRORS, Route, json_of
 from cluster.limits import LIST_MAX, MESSAGE_ID_REGEX
@@ -62,9 +62,10 @@ class ScheduledApi:
                 self.cancel,
                 "Cancel a scheduled message",
                 {204: {}},
+                query=Explained,
                 errors=("invalid_topic", "topic_not_found", "not_scheduled", *WRITE_ERRORS),
                 redirects=True,
-                access=of_topic("send"),
+                access=of_topic("send", is_audited_with_reason=True),
             ),
         ]
 
@@ -80,6 +81,7 @@ class ScheduledApi:
         message_id = request.match_info["message_id"]
         if not MESSAGE_ID_REGEX.fullmatch(message_id):
             raise Problem("invalid_request", "message id: 1 to 128 characters of A-Z a-z 0-9 _ . : -")
+        request[EXPLAINED] = parse_query(Explained, request.query)
         await self._core.propose(CancelScheduled(topic, message_id), by=request)
         return web.Response(status=204)
 

@@ -32,6 +32,7 @@ export async function audit(_, query) {
         ["From", (each) => each.address],
         ["Call", (each) => el("code", {}, `${each.method} ${each.path}`)],
         ["Outcome", outcome],
+        ["By and why", (each) => [each.operator, each.reason].filter(Boolean).join(": ")],
         ["Entry", (each) => (each.raft_index === null ? "" : count(each.raft_index)), true],
         ["Request", (each) => each.request_id ?? ""],
       ],

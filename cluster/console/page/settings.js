@@ -1,7 +1,7 @@
 // The cluster's settings and members.
 
 import { get, put } from "./api.js";
-import { form, rights, wrong } from "./actions.js";
+import { form, rights, why, wrong } from "./actions.js";
 import { bytes, count, el, facts, table, time } from "./dom.js";
 
 const MIB = 1024 * 1024;
@@ -48,7 +48,7 @@ export async function settings() {
       button: "Change",
       question: (values) => questions(changes(found, values)),
       run: async (values) => {
-        await put("/v1/cluster/settings", changes(found, values));
+        await put("/v1/cluster/settings", { ...changes(found, values), ...why(values) });
         return ["Changed."];
       },
       denied: may("admin"),

@@ -1,7 +1,7 @@
 // What can be done to topics: create, alter, send, take a delayed message back.
 
 import { ApiError, get, post, put, remove } from "./api.js";
-import { button, form, wrong } from "./actions.js";
+import { button, form, why, wrong } from "./actions.js";
 import { bytes, duration, link, part } from "./dom.js";
 import { messageLink } from "./messages.js";
 
@@ -44,7 +44,7 @@ export const createTopic = () =>
     question: (values) => `Create topic ${values.topic} with ${values.queues} queues of type ${values.type}${kept(/** @type {any} */ (settings(values).retention_ms))}${atMost(settings(values).retention_bytes)}?`,
     run: async (values) => {
       if (await exists(values.topic)) throw wrong(`Topic ${values.topic} exists. Its own view alters it.`);
-      await put(`/v1/topics/${part(values.topic)}`, settings(values));
+      await put(`/v1/topics/${part(values.topic)}`, { ...settings(values), ...why(values) });
       return ["Created: topic ", link(`#/topics/${part(values.topic)}`, values.topic)];
     },
   });
@@ -81,7 +81,7 @@ export function alterTopic(topic, denied) {
       return `Alter topic ${topic.topic}: ${said.filter(Boolean).join("; ")}?`;
     },
     run: async (values) => {
-      await put(`/v1/topics/${part(topic.topic)}`, changes(values));
+      await put(`/v1/topics/${part(topic.topic)}`, { ...changes(values), ...why(values) });
       return ["Altered."];
     },
     denied,
@@ -92,6 +92,7 @@ export function sendForm(topic, denied) {
   return form({
     id: "send",
     title: "Send a message",
+    isPlain: true,
     fields: [
       { name: "body", label: "Body", kind: "textarea", required: true },
       { name: "form", label: "The body is", value: "text", options: [["text", "text"], ["json", "JSON, sent as it is written"], ["hex", "hexadecimal digits"]] },
@@ -148,8 +149,8 @@ export const takeBack = (topic, id, denied) =>
     label: "Take back",
     about: id,
     question: `Take this delayed message of ${topic} back? It will not be delivered.\n\n${id}`,
-    run: async () => {
-      await remove(`/v1/topics/${part(topic)}/scheduled/${part(id)}`);
+    run: async (said) => {
+      await remove(`/v1/topics/${part(topic)}/scheduled/${part(id)}`, said);
       return [`Taken back: ${id} will not be delivered.`];
     },
     denied,
