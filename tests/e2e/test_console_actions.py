@@ -10,11 +10,14 @@ from selenium.webdriver.common.keys import Keys
 
 from tests.e2e.closed_cluster import GROUP, PRODUCERS, TOPIC, TRANSACTION, rule, someone
 from tests.e2e.closed_cluster import closed_cluster as make_closed_cluster
-from tests.e2e.cluster_process import ClusterProcess, NodeProcess, ok, wait_for
+from tests.e2e.cluster_process import OPTIONS, ClusterProcess, NodeProcess, ok, wait_for
 from tests.e2e.console_page import Page
 from tests.e2e.console_page import driver as driver
 from tests.e2e.console_page import page as page
+from tests.e2e.fixtures import shared_cluster
+from tests.e2e.test_operators import discarded, prepare
 
+cluster = shared_cluster(options=(*OPTIONS, "--check-interval-ms", "200", "--check-max", "1"))
 closed = make_closed_cluster()
 WHY: Final = {"operator": "ann", "reason": "ticket 17"}
 """What each form but that of a message asks for."""
@@ -177,6 +180,73 @@ def test_a_reset_shows_first_what_it_does(cluster: ClusterProcess, page: Page) -
     page.confirm()
     page.said("Reset: queue 0 goes on at 2")
     assert committed(leader, "reset-group") == [2, 1]
+
+
+def test_a_reset_goes_to_a_time(cluster: ClusterProcess, page: Page) -> None:
+    leader = cluster.wait_leader()
+    make(leader, "reset-at")
+    send(leader, "reset-at", *({"body": "x"} for _ in range(5)))
+    at = [{"topic": "reset-at", "queue": 0, "offset": 2}]
+    ok(leader.request("PUT", "/v1/groups/reset-at/offsets", payload={"offsets": at}))
+    page.open(leader, "/groups/reset-at")
+    page.until("3 messages")
+    page.fill("reset", to="time")
+    page.press("Preview", "reset")
+    page.until("Give the time from which on messages are given again.")
+    for time, shown in (
+        ("2020-01-01T00:00:00", "0 messages skipped, 2 given again"),
+        ("2100-01-01T00:00:00", "3 messages skipped, 0 given again"),
+    ):
+        page.driver.execute_script(
+            "const field = document.getElementById('reset-at'); field.value = arguments[0];"
+            "field.dispatchEvent(new Event('input', { bubbles: true }))",
+            time,
+        )
+        page.press("Preview", "reset")
+        page.until(shown)
+    page.fill("reset", **WHY)
+    page.press("Reset", "reset")
+    page.confirm()
+    page.said("Reset: queue 0 goes on at 5")
+    assert committed(leader, "reset-at") == [5]
+
+
+@pytest.mark.parametrize(
+    ("is_discarded", "verb", "past", "state"),
+    [
+        (False, "rollback", "Rolled back", "rolled_back"),
+        (True, "commit", "Committed", "committed"),
+        (True, "rollback", "Rolled back", "rolled_back"),
+        (True, "resume", "Its producers are asked again", "prepared"),
+    ],
+)
+def test_an_operator_ends_or_resumes_what_is_undecided(
+    cluster: ClusterProcess, page: Page, is_discarded: bool, verb: str, past: str, state: str
+) -> None:
+    leader = cluster.wait_leader()
+    make(leader, "orders")
+    name = f"console-{verb}-{'discarded' if is_discarded else 'prepared'}"
+    if is_discarded:
+        discarded(leader, name)
+    else:
+        assert prepare(leader, name) == 201
+    page.open(leader, f"/transactions/{name}")
+    page.until("Decide it", "discarded" if is_discarded else "prepared")
+    buttons = page.driver.find_elements(By.CSS_SELECTOR, "main form button")
+    assert [each.text for each in buttons] == ["commit", "rollback", *["resume"] * is_discarded]
+    page.element(By.ID, "operator").send_keys("ann")
+    page.element(By.ID, "reason").send_keys("the shop is closed")
+    page.press(verb)
+    assert name in page.confirm(wanted=False)
+    before = ok(leader.request("GET", f"/v1/transactions/{name}"))
+    assert before["state"] == ("discarded" if is_discarded else "prepared"), "it was not confirmed"
+    page.press(verb)
+    page.confirm()
+    page.said(f"{past}: transaction {name}")
+    page.until("ann", "the shop is closed")
+    found = ok(leader.request("GET", f"/v1/transactions/{name}"))
+    assert found["state"] == state
+    assert found["timeline"][-1]["reason"] == "the shop is closed"
 
 
 def test_a_group_is_paused_and_resumed(cluster: ClusterProcess, page: Page) -> None:
