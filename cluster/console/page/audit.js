@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { rights } from "./actions.js";
 import { count, el, link, part, table, time } from "./dom.js";
-import { next } from "./topics.js";
+import { next } from "./lists.js";
 
 /** @type {Array<[string, string]>} */
 const OUTCOMES = [["", "any"], ["done", "done"], ["failed", "failed"], ["denied", "denied"], ["redirected", "redirected"], ["begun", "begun"]];

@@ -5,23 +5,13 @@ import { get } from "./api.js";
 import { Chart } from "./chart.js";
 import { ago, count, duration, el, facts, link, part, table, time } from "./dom.js";
 import { cloneForm, pauseForm, replayAll, replayOne, resetForm } from "./group_actions.js";
+import { after, fromName, lagColumns, next } from "./lists.js";
 import { messageLink, preview } from "./messages.js";
 import { missing } from "./problems.js";
-import { after, fromName, next } from "./topics.js";
 
 /** A group may have 16,384 queues, and the view is drawn anew every few seconds. */
 const SHOWN_MAX = 200;
 const lags = new Chart("Lag in messages", { lag: "first" });
-
-/**
- * Columns of groups with their lag.
- * @type {Array<[string, (group: any) => any, boolean?]>}
- */
-export const lagColumns = [
-  ["Lag", (group) => el("span", { class: group.lag > 0 ? "warn" : undefined }, count(group.lag)), true],
-  ["The first waits", (group) => ago(group.waits_since_ms), true],
-  ["Dead letters", (group) => count(group.dead_letters), true],
-];
 
 export async function groups(_, query) {
   const page = await get("/v1/lags", { limit: 100, after: after(query) });
@@ -58,7 +48,7 @@ export async function group([name]) {
       ["The oldest waits since", oldest(offsets)],
       ["Members", `${found.members.length}${found.members_next ? "+" : ""}`],
       ["Topics", found.topics.join(", ")],
-      ["A message that fails", found.retry_max_attempts ? `is given again, at most ${count(found.retry_max_attempts)} times` : "becomes a dead letter at once"],
+      ["A message that fails", found.retry_max_attempts ? `is given again, at most ${found.retry_max_attempts === 1 ? "once" : `${count(found.retry_max_attempts)} times`}` : "becomes a dead letter at once"],
     ]),
     table(
       offsets.length > SHOWN_MAX ? `Committed offsets: the ${SHOWN_MAX} queues with the largest lag, of ${count(offsets.length)}` : "Committed offsets",
@@ -74,7 +64,7 @@ export async function group([name]) {
     ),
     ...(offsets.length ? [lags.draw()] : []),
     pauseForm(name, found.paused, may("alter")),
-    resetForm(name, [...new Set([...offsets.map((each) => each.topic), ...found.topics])], may("reset")),
+    resetForm(name, topicsOf(found, offsets), may("reset")),
     cloneForm(name, may("reset")),
     table(
       "Members",
@@ -90,6 +80,12 @@ export async function group([name]) {
     ),
     ...(dead instanceof Node ? [dead] : deadLetters(name, dead, may("reset"))),
   ];
+}
+
+/** The topics that the group reads, its own at the end. */
+function topicsOf({ topics }, offsets) {
+  const all = [...new Set([...offsets.map((each) => each.topic), ...topics])];
+  return [...all.filter((each) => !each.startsWith("%")), ...all.filter((each) => each.startsWith("%"))];
 }
 
 /** Who paused the group, and why. */

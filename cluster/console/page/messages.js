@@ -3,10 +3,11 @@
 import { get } from "./api.js";
 import { bodyOf } from "./bodies.js";
 import { el, facts, link, part, table, time } from "./dom.js";
+import { after } from "./lists.js";
 import { missing } from "./problems.js";
 import { timeline } from "./timeline.js";
 
-const [PREVIEW, CAUSES_SHOWN] = [80, 20];
+const [PREVIEW, CAUSES_SHOWN, SUGGESTED] = [80, 20, 10];
 
 /**
  * A link to the view of a message. Without its topic, which may be unknown, all topics are searched.
@@ -56,12 +57,23 @@ export async function find(_, query) {
 }
 
 function form(fields, address) {
-  const inputs = fields.map(([name, , value]) => /** @type {HTMLInputElement} */ (el("input", { id: name, name, value, required: true })));
+  const names = el("datalist", { id: "topic-names" });
+  const suggest = ({ target }) => target.name === "topic" && suggestTopics(names, target.value);
+  const inputs = fields.map(([name, , value]) => /** @type {HTMLInputElement} */ (el("input", { id: name, name, value, required: true, list: name === "topic" ? names.id : undefined, autocomplete: "off" })));
   const go = (event) => {
     event.preventDefault();
     location.hash = address(Object.fromEntries(inputs.map((input) => [input.name, input.value.trim()])));
   };
-  return el("form", { onsubmit: go, class: "row" }, fields.flatMap(([name, label], at) => [el("label", { for: name }, label), inputs[at]]), el("button", {}, "Find"));
+  return el("form", { onsubmit: go, oninput: suggest, onfocusin: suggest, class: "row" }, fields.flatMap(([name, label], at) => [el("label", { for: name }, label), inputs[at]]), names, el("button", {}, "Find"));
+}
+
+let suggested = 0;
+
+/** Suggests the topics from a name on, the ones that begin with it first. @param {HTMLElement} list @param {string} from */
+async function suggestTopics(list, from) {
+  const turn = ++suggested;
+  const { topics } = await get("/v1/topics", { limit: SUGGESTED, after: after(new URLSearchParams({ from })) }).catch(() => ({ topics: [] }));
+  if (turn === suggested) list.replaceChildren(...topics.filter(({ topic }) => topic.startsWith(from)).map(({ topic }) => el("option", { value: topic })));
 }
 
 export async function message([id], query) {

@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { Chart } from "./chart.js";
 import { bytes, count, el, link, part, table, time } from "./dom.js";
-import { lagColumns } from "./groups.js";
+import { lagColumns } from "./lists.js";
 
 const rates = new Chart("Messages a second at this node", { produced: "first", pulled: "second" });
 

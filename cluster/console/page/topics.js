@@ -4,13 +4,12 @@ import { rights } from "./actions.js";
 import { asOf, get } from "./api.js";
 import { Chart } from "./chart.js";
 import { bytes, count, duration, el, link, part, table, time } from "./dom.js";
-import { lagColumns } from "./groups.js";
+import { address, after, fromName, lagColumns, next } from "./lists.js";
 import { messageLink, messageTable } from "./messages.js";
 import { missing } from "./problems.js";
 import { alterTopic, createTopic, sendForm, takeBack } from "./topic_actions.js";
 
 const [PAGE, READERS] = [20, 20];
-const lagHere = lagColumns.slice(0, 2); // dead letters are of all topics of a group
 const rates = new Chart("Messages a second", { sent: "first" });
 const held = (topic) => topic.queue_offsets.reduce((sum, each) => sum + each.max_offset - each.min_offset, 0);
 const size = (of) => (of.bytes === null || of.bytes === undefined ? "" : bytes(of.bytes));
@@ -69,30 +68,6 @@ export async function topics(_, query) {
   ];
 }
 
-/** The view at `base` with what is given. @param {string} base @param {Record<string, string>} values */
-export function address(base, values) {
-  const given = Object.entries(values).filter(([, value]) => value);
-  return `${base}${given.length ? "?" : ""}${given.map(([name, value]) => `${name}=${part(value)}`).join("&")}`;
-}
-
-/** The name after which a list begins: one before all that begin with `from`, or the last one of the page before. */
-export function after(query) {
-  const from = query.get("from");
-  return from ? `${from.slice(0, -1)}${String.fromCharCode(from.charCodeAt(from.length - 1) - 1)}\x7f` : query.get("after");
-}
-
-/** A form that goes to where names begin so, in a list that is too long to turn its pages. */
-export function fromName(label, base, query, more = {}) {
-  const input = /** @type {HTMLInputElement} */ (el("input", { id: "from", name: "from", value: query.get("from") ?? "", autocomplete: "off" }));
-  const go = (event) => {
-    event.preventDefault();
-    location.hash = address(base, { ...more, from: input.value.trim() });
-  };
-  return el("form", { onsubmit: go, class: "row" }, el("label", { for: "from" }, label), input, el("button", {}, "Show"));
-}
-
-export const next = (after, href) => (after === null || after === undefined ? [] : [el("p", {}, link(href(after), "Next page"))]);
-
 export async function topic([name]) {
   const [found, may, readers, scheduled] = await Promise.all([get(`/v1/topics/${part(name)}`), rights(`topic:${name}`), get("/v1/lags", { topic: name, limit: READERS }), get(`/v1/topics/${part(name)}/scheduled`, { limit: 50 }).catch((error) => missing("Delayed messages", error))]);
   const system = found.system ? "This topic is the system's: only the broker writes to it." : "";
@@ -114,7 +89,7 @@ export async function topic([name]) {
       found.queue_offsets,
     ),
     rates.draw(),
-    table(readers.next ? `The first ${readers.groups.length} groups that read it` : "Groups that read it", [["Group", (each) => link(`#/groups/${part(each.group)}`, each.group)], ["Members", (each) => count(each.members), true], ...lagHere], readers.groups, "No group reads it."),
+    table(readers.next ? `The first ${readers.groups.length} groups that read it` : "Groups that read it", [["Group", (each) => link(`#/groups/${part(each.group)}`, each.group)], ["Members", (each) => count(each.members), true], ...lagColumns.slice(0, 2)], readers.groups, "No group reads it."),
     sendForm(found, system || may("send")),
     alterTopic(found, system || may("alter")),
     ...(scheduled instanceof Node ? [scheduled] : delayed(name, scheduled, may("send"))),
