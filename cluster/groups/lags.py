@@ -153,6 +153,7 @@ class LagLists:
                 {200: json_of(LagsView)},
                 query=LagsQuery,
                 errors=("invalid_topic",),
+                is_shared=True,
                 access=BY_HANDLER,
             )
         ]

@@ -109,6 +109,7 @@ class TopicApi:
                 "List the topics by name, page by page",
                 {200: json_of(TopicsView)},
                 query=TopicsQuery,
+                is_shared=True,
                 access=BY_HANDLER,
             ),
             Route(

@@ -252,7 +252,7 @@ def test_a_body_is_shown_as_json_text_and_hexadecimal_digits(cluster: ClusterPro
     ok(leader.request("POST", "/v1/topics/console-body/messages", payload={"messages": messages}))
 
     def shown() -> str:
-        return str(page.element(By.CSS_SELECTOR, "pre").get_property("textContent"))
+        return str(page.driver.execute_script("return document.querySelector('pre')?.textContent"))
 
     page.open(leader, "/messages/body-json?topic=console-body")
     page.until("What became of it")
