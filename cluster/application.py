@@ -14,6 +14,7 @@ from cluster.background.timer_service import TimerService
 from cluster.console.console_api import ConsoleApi
 from cluster.core.core import Core
 from cluster.groups.api import GroupCoordinator
+from cluster.groups.lags import LagLists
 from cluster.groups.pause_api import PauseApi
 from cluster.groups.pop_api import PopApi
 from cluster.groups.retry_api import RetryApi
@@ -151,6 +152,7 @@ class Services:
             *self.groups.routes(),
             *RetryApi(self.core).routes(),
             *PauseApi(self.core).routes(),
+            *LagLists(self.core).routes(),
             *self._pops.routes(),
             *self._cluster.routes(),
             *MemberApi(self.core).routes(),

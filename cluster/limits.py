@@ -62,6 +62,8 @@ PULL_BYTES_DEFAULT: Final = 1024 * 1024
 PULL_BYTES_MAX: Final = 16 * 1024 * 1024
 CHECKS_MAX: Final = 256
 LIST_MAX: Final = 1_000
+LAGS_MAX: Final = 100
+"""Maximum number of groups on a page with their lag: each costs a look at all queues that the group has read."""
 CLIENTS_MAX: Final = 100
 """Maximum number of connections on a page: a connection shows up to 32 names of groups, and a page is one step."""
 AUDIT_RECORDS_MAX: Final = 500

@@ -1,16 +1,20 @@
-"""Takes the pictures of docs/console.md: `python -m tests.console_pictures` starts three nodes, fills them, and looks.
+"""Takes the pictures of docs/console.md: `python -m tests.console_pictures` starts three nodes, fills them, and looks;
+with names, such as `console-reset`, it takes only these.
 
 It needs Chromium (Debian: chromium, chromium-driver).
 """
 
 import asyncio
+import base64
 import json
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
 
 import aiohttp
 from selenium import webdriver
@@ -18,16 +22,52 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from deploy.local_nodes import LocalNode, nodes_on_free_ports, wait_ready
 from keelmq import Admin, Connection, Decision, Message, Producer, Transaction, TransactionProducer
+from store.messages.topics import RETRY_PREFIX
+from tests.png_palette import indexed
 from tests.requirements import REPOSITORY, path_of
 
 PICTURES: Final = REPOSITORY / "docs" / "images"
-SIZE: Final = "900,900"
+WIDTH_PX: Final = 900
+NARROW_PX: Final = 380
+HEIGHT_MAX_PX: Final = 1_500
+MARGIN_PX: Final = 8
 LOOK_S: Final = 60.0
 LOAD_ROUNDS: Final = 80
+RESET: Final = """
+document.querySelector("#reset summary").click();
+document.querySelector("#reset-to").value = "latest";
+document.querySelector("#reset button[type=button]").click();
+"""
+UNFOLD: Final = "document.querySelector('td summary').click()"
+
+
+DARK: Final = "console-dark"
+
+
+class View(NamedTuple):
+    """A view to take a picture of: its address, a text that it shows, and what is done in it before."""
+
+    address: str
+    text: str
+    script: str = ""
+    done: str = ""
+    """Text that is shown once that is done."""
+    begins: str = "body"
+    """Selector of the element with which the picture begins."""
+    ends: str = "main"
+
+
 VIEWS: Final = {
-    "console-overview": ("/", "a second"),
-    "console-transaction": ("/transactions/order-17", "Decide it"),
-    "console-message": ("/messages/order-16-0-0", "What became of it"),
+    "console-overview": View("/", "a second"),
+    "console-topics": View("/topics", "Topics by name", "0", "\t0\t"),
+    "console-topic": View("/topics/parcels", "Groups that read it"),
+    "console-find": View("/find?topic=orders&key=order-16", "order-16-0-0"),
+    "console-message": View("/messages/order-16-0-0?topic=orders", "What became of it"),
+    "console-transaction": View("/transactions/order-17", "Decide it"),
+    "console-group": View("/groups/shipping", "no such address", UNFOLD, "the map is down"),
+    "console-reset": View("/groups/shipping", "no such address", RESET, "9 messages skipped", "#reset", "#reset"),
+    "console-settings": View("/settings", "voter"),
+    "console-audit": View("/audit", "ticket 17"),
 }
 
 
@@ -77,34 +117,102 @@ async def _fill(urls: list[str]) -> str:
             message = Message(topic="orders", body=body, keys=[f"order-{number}"])
             await shop.execute(message, partial(_decide, decision), transaction_id=f"order-{number}")
     status = await admin.cluster()
+    await _fall_behind(str(status.leader_url))
     connection.close()
     return str(status.leader_url)
+
+
+async def _fall_behind(leader: str) -> None:
+    """Let a group commit a part of what there is, and give a message back until it is a dead letter."""
+    async with aiohttp.ClientSession(f"{leader}/", raise_for_status=True) as http:
+
+        async def call(method: str, path: str, body: Any = None) -> Any:
+            async with http.request(method, f"v1/{path}", json=body) as answer:
+                return await answer.json()
+
+        messages = [
+            {"body": json.dumps({"order": number}), "keys": [f"order-{number}"], "message_id": f"parcel-{number}"}
+            for number in range(20, 29)
+        ]
+        await call("PUT", "topics/parcels", {"queues": 3, "operator": "ann", "reason": "ticket 17"})
+        await call("POST", "topics/parcels/messages", {"messages": messages})
+        await call("PUT", "groups/shipping", {"retry_max_attempts": 1, "retry_delays_ms": [0]})
+        ends = (await call("GET", "topics/parcels"))["queue_offsets"]
+        first = next(each["queue"] for each in ends if each["max_offset"])
+        offsets = [{"topic": "parcels", "queue": each["queue"], "offset": 0} for each in ends]
+        await call("PUT", "groups/shipping/offsets", {"offsets": offsets})
+        given = {"topic": "parcels", "queue": first, "offset": 0, "reason": "the map is down"}
+        await call("POST", "groups/shipping/retries", {"messages": [given]})
+        topic = RETRY_PREFIX + "shipping"
+        again = {"topic": topic, "queue": 0, "offset": 0, "reason": "no such address"}
+        while not (await call("GET", f"topics/{quote(topic)}"))["queue_offsets"][0]["max_offset"]:
+            await asyncio.sleep(0.1)
+        await call("POST", "groups/shipping/retries", {"messages": [again]})
+        reset = {"topic": "parcels", "to": "latest", "operator": "ann", "reason": "ticket 17"}
+        await call(
+            "POST", "groups/billing/clone-offsets", {"source": "shipping", "operator": "ann", "reason": "ticket 17"}
+        )
+        await call("POST", "groups/billing/reset", reset)
 
 
 def _shows(text: str, driver: webdriver.Chrome) -> bool:
     return text in driver.execute_script("return document.body.innerText")
 
 
-def _look(url: str) -> None:
+def _picture(driver: webdriver.Chrome, name: str, begins: str = "body", ends: str = "main") -> None:
+    """Take a picture of the page from one element to another, as far as it is not too long."""
+    place = f"document.querySelector('{begins}').getBoundingClientRect()"
+    top, bottom, width = driver.execute_script(
+        f"return [{place}.top + scrollY, document.querySelector('{ends}').getBoundingClientRect().bottom + scrollY, "
+        "innerWidth]"
+    )
+    if begins != "body":
+        top, bottom = max(0, top - MARGIN_PX), bottom + MARGIN_PX
+    clip = {"x": 0, "y": top, "width": width, "height": min(bottom - top, HEIGHT_MAX_PX), "scale": 1}
+    taken = driver.execute_cdp_cmd("Page.captureScreenshot", {"clip": clip, "captureBeyondViewport": True})
+    file = PICTURES / f"{name}.png"
+    file.write_bytes(indexed(base64.b64decode(taken["data"])))
+    print(f"{file.name}: {file.stat().st_size:,} bytes")
+
+
+def _narrow_and_dark(driver: webdriver.Chrome, url: str) -> None:
+    size = {"width": NARROW_PX, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    feature = [{"name": "prefers-color-scheme", "value": "dark"}]
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": feature})
+    driver.get("about:blank")
+    driver.get(f"{url}/console#/messages/order-16-0-0?topic=orders")
+    WebDriverWait(driver, LOOK_S).until(partial(_shows, "What became of it"))
+    _picture(driver, DARK)
+
+
+def _look(url: str, wanted: list[str]) -> None:
+    """Take the pictures with the wanted names, or all of them."""
     options = webdriver.ChromeOptions()
     for option in ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"):
         options.add_argument(option)
-    options.add_argument(f"--window-size={SIZE}")
+    options.add_argument(f"--window-size={WIDTH_PX},{WIDTH_PX}")
     options.binary_location = path_of("chromium")
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(path_of("chromedriver")))
     try:
-        for name, (view, text) in VIEWS.items():
+        for name, view in VIEWS.items():
+            if wanted and name not in wanted:
+                continue
             driver.get("about:blank")
-            driver.get(f"{url}/console#{view}")
+            driver.get(f"{url}/console#{view.address}")
             if name == "console-overview":
                 asyncio.run(_load([url]))
-            WebDriverWait(driver, LOOK_S).until(partial(_shows, text))
-            driver.save_screenshot(str(PICTURES / f"{name}.png"))
-            print(f"{name}.png")
+            WebDriverWait(driver, LOOK_S).until(partial(_shows, view.text))
+            if view.script:
+                driver.execute_script(view.script)
+                WebDriverWait(driver, LOOK_S).until(partial(_shows, view.done))
+            _picture(driver, name, view.begins, view.ends)
+        if not wanted or DARK in wanted:
+            _narrow_and_dark(driver, url)
     finally:
         driver.quit()
 
 
 if __name__ == "__main__":
     with _nodes() as running:
-        _look(asyncio.run(_fill([node.url for node in running])))
+        _look(asyncio.run(_fill([node.url for node in running])), sys.argv[1:])

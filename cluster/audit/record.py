@@ -1,7 +1,7 @@
 """Records of the audit, and which of them a reader asks for. docs/security.md promises the names of the fields.
 
 A record is one JSON object on a line of its own. No field can hold a credential: bodies, queries and headers are not
-recorded.
+recorded, apart from the operator and the reason that a request names.
 """
 
 from typing import Final, Literal
@@ -42,6 +42,10 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     raft_index: int = 0
     """Index of the last entry that the call put into the log; 0 without one."""
     detail: str = ""
+    operator: str = ""
+    """Name of the person who wants the call, as the request says: a program or a page may show the token."""
+    reason: str = ""
+    """Why, as the request says."""
     missing_before: int = 0
     """Number of records before this one that are not in the file: the disk or the bounds did not take them."""
 

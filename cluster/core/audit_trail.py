@@ -10,7 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 from aiohttp import web
@@ -64,6 +64,16 @@ class DenialPace:
         return True
 
 
+class Said(Protocol):
+    """Explanation that a request gives of itself: who wants it, and why."""
+
+    @property
+    def operator(self) -> str: ...
+
+    @property
+    def reason(self) -> str: ...
+
+
 class AuditTrail:
     """The audit of one node. Use on the event loop only."""
 
@@ -105,10 +115,20 @@ class AuditTrail:
         code: str = "",
         action: str = "",
         detail: str = "",
+        said: Said | None = None,
     ) -> None:
-        """Record a call that was allowed; on return it is not on the disk yet."""
+        """Record a call that was allowed; on return it is not on the disk yet. `said` is who wants it, and why."""
         if self._streams:
-            record = self._record(request, principal, outcome, code=code, action=action, detail=cut(detail))
+            record = self._record(
+                request,
+                principal,
+                outcome,
+                code=code,
+                action=action,
+                detail=cut(detail),
+                operator="" if said is None else cut(said.operator),
+                reason="" if said is None else cut(said.reason),
+            )
             self._add("calls", record)
 
     def note_denial(self, request: web.Request, denial: Denial) -> None:

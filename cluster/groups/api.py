@@ -21,11 +21,11 @@ from cluster.groups.session_expiry import SessionExpiry
 from cluster.groups.subscriptions import JoinRequest, require_queues, topic_filters
 from cluster.http.app import json_response, read_json
 from cluster.http.requests import (
+    EXPLAINED,
+    Explained,
     Id,
     Natural,
-    Operator,
     Queue,
-    Reason,
     Request,
     WaitMs,
     check_group,
@@ -55,10 +55,8 @@ from store.commands.views import Membership
 from store.errors import MEMBER_NOT_FOUND, TOPIC_NOT_FOUND, Refused
 
 
-class DeleteGroupQuery(Request, kw_only=True, frozen=True):
+class DeleteGroupQuery(Explained, kw_only=True, frozen=True):
     with_dead_letters: bool = False
-    operator: Operator = ""
-    reason: Reason = ""
 
 
 class HeartbeatRequest(Request, kw_only=True, frozen=True):
@@ -87,12 +85,12 @@ class OffsetsRequest(Request, kw_only=True, frozen=True):
     begins: bool = False
 
 
-class CloneRequest(Request, kw_only=True, frozen=True):
+class CloneRequest(Explained, kw_only=True, frozen=True):
     source: str
     topic: str | None = None
 
 
-class ResetRequest(Request, kw_only=True, frozen=True):
+class ResetRequest(Explained, kw_only=True, frozen=True):
     topic: str
     queue: Queue | None = None
     to: Literal["earliest", "latest"] | None = None
@@ -405,7 +403,7 @@ class GroupCoordinator:
     async def delete_group(self, request: web.Request) -> web.Response:
         self._core.require_leader()
         group = check_group(request.match_info["group"])
-        query = parse_query(DeleteGroupQuery, request.query)
+        query = request[EXPLAINED] = parse_query(DeleteGroupQuery, request.query)
         command = DeleteGroup(group, query.with_dead_letters, query.operator, query.reason)
         applied = await self._core.propose(command, by=request)
         deleted: GroupDeleted = applied.result

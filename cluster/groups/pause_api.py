@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from cluster.core.core import Core
 from cluster.http.app import json_response, read_json
-from cluster.http.requests import Operator, Reason, Request, check_group
+from cluster.http.requests import Explained, check_group
 from cluster.http.responses import Response
 from cluster.http.routes import JSON, WRITE_ERRORS, Handler, Route, json_of
 from cluster.security.access import of_group
@@ -19,11 +19,8 @@ from store.features import FEATURES
 logger = logging.getLogger(__name__)
 
 
-class PauseRequest(Request, kw_only=True, frozen=True):
-    """Names who pauses or resumes the group, and why; kept in the log."""
-
-    operator: Operator = ""
-    reason: Reason = ""
+class PauseRequest(Explained, kw_only=True, frozen=True):
+    """Names who pauses or resumes the group, and why; kept in the log, too."""
 
 
 class PauseView(Response, kw_only=True, frozen=True):

@@ -10,7 +10,7 @@ from cluster.budgets.pace import Pace
 from cluster.core.core import Core
 from cluster.groups.api import OffsetEntry
 from cluster.http.app import json_response, read_json
-from cluster.http.requests import Id, Natural, Request, check_group, check_topic, parse_query
+from cluster.http.requests import Explained, Id, Natural, Request, check_group, check_topic, parse_query
 from cluster.http.responses import Response, as_view, or_unset
 from cluster.http.routes import JSON, WRITE_ERRORS, Route, json_of
 from cluster.limits import (
@@ -63,7 +63,7 @@ class GroupSettings(Request, kw_only=True, frozen=True):
     ) = None
 
 
-class ReplayRequest(Request, kw_only=True, frozen=True):
+class ReplayRequest(Explained, kw_only=True, frozen=True):
     offsets: Annotated[tuple[Natural, ...], Meta(min_length=1, max_length=GIVE_BACK_MESSAGES_MAX)]
 
 

@@ -23,7 +23,7 @@ from cluster.http.protocol import NOSNIFF
 from cluster.http.request_body import hold_of
 from cluster.http.request_body import read_body as read_body
 from cluster.http.request_guard import RequestGuard, require_media_type
-from cluster.http.requests import target_of
+from cluster.http.requests import EXPLAINED, Explained, target_of
 from cluster.http.responses import Response, json_body, msgpack_body
 from cluster.http.routes import (
     ALWAYS_SERVED,
@@ -98,7 +98,11 @@ async def read_json(
     if optional and not request.can_read_body:
         return decoder.decode(b"{}")
     media_type(request, (JSON,))
-    return parse_json(decoder, await read_body(request, core, JSON_BYTES_MAX))
+    body = parse_json(decoder, await read_body(request, core, JSON_BYTES_MAX))
+    said: object = body
+    if isinstance(said, Explained):
+        request[EXPLAINED] = said
+    return body
 
 
 def make_application(core: Core, routes: Sequence[Route], *, administers: bool = False) -> web.Application:

@@ -11,6 +11,7 @@ from aiohttp import web
 from cluster.audit.record import Outcome
 from cluster.budgets import time_shares
 from cluster.core.core import Core
+from cluster.http.requests import EXPLAINED
 from cluster.http.routes import Handler, Route
 from cluster.problems import Problem, problem_of
 from cluster.process.line_pace import AUDIT_LOGGER
@@ -31,7 +32,7 @@ def audit_force(core: Core, request: web.Request, transaction_id: str) -> None:
     """Audit a decision by force that is about to be proposed."""
     name, remark = core.access.principal_of(request).name, f"{transaction_id} by force"
     _audit_line(core, request, name, remark)
-    core.audit.note(request, name, "begun", action="admin", detail=remark)
+    core.audit.note(request, name, "begun", action="admin", detail=remark, said=request.get(EXPLAINED))
 
 
 def _audit_call(
@@ -60,7 +61,8 @@ def _audit_call(
     if told in _REFUSED:
         return
     _audit_line(core, request, principal, told)
-    core.audit.note(request, principal, outcome, code=code, action=route.access.action or "", detail=detail)
+    action, said = route.access.action or "", request.get(EXPLAINED)
+    core.audit.note(request, principal, outcome, code=code, action=action, detail=detail, said=said)
 
 
 def _audit_line(core: Core, request: web.Request, principal: str, told: str) -> None:
@@ -74,7 +76,7 @@ def authorized(core: Core, route: Route) -> Handler:
     """Return the handler of a route, behind the permission that the route names."""
     control, access, inner = core.access, route.access, route.handler
     writes = route.method != "GET"
-    is_audited = access.is_audited and writes
+    is_audited = (access.is_audited or access.is_audited_with_reason) and writes
     if access.is_public or not (control.is_on or is_audited):
         return inner
 
@@ -95,7 +97,9 @@ def authorized(core: Core, route: Route) -> Handler:
             answer = error
             raise
         finally:
-            _audit_call(core, route, request, principal, answer)
+            said = request.get(EXPLAINED)
+            if access.is_audited or (said is not None and (said.operator or said.reason)):
+                _audit_call(core, route, request, principal, answer)
         return response
 
     return _with_refusals_audited(core, handler) if access.audits_refusals and control.is_on else handler

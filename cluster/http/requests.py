@@ -6,7 +6,7 @@ structs, so the schema always matches the checks.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -41,6 +41,16 @@ WaitMs = Annotated[int, Meta(ge=0, le=WAIT_MS_MAX)]
 class Request(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """Base class of all requests."""
 
+
+class Explained(Request, kw_only=True, frozen=True):
+    """Base class of requests that may say who wants something, and why. The audit keeps both."""
+
+    operator: Operator = ""
+    reason: Reason = ""
+
+
+EXPLAINED: Final = web.RequestKey("explained", Explained)
+"""Key of a request under which its body or query is kept, if it is an Explained one."""
 
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 

@@ -7,7 +7,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from cluster.core.core import Core
 from cluster.http.app import json_response
-from cluster.http.requests import Request, check_message_id, check_topic, parse_query
+from cluster.http.requests import EXPLAINED, Explained, Request, check_message_id, check_topic, parse_query
 from cluster.http.responses import Response
 from cluster.http.routes import WRITE_ERRORS, Route, json_of
 from cluster.limits import LIST_MAX
@@ -61,9 +61,10 @@ class ScheduledApi:
                 self.cancel,
                 "Cancel a scheduled message",
                 {204: {}},
+                query=Explained,
                 errors=("invalid_topic", "topic_not_found", "not_scheduled", *WRITE_ERRORS),
                 redirects=True,
-                access=of_topic("send"),
+                access=of_topic("send", is_audited_with_reason=True),
             ),
         ]
 
@@ -77,6 +78,7 @@ class ScheduledApi:
         self._core.require_leader()
         topic = check_topic(request.match_info["topic"])
         message_id = check_message_id(request.match_info["message_id"])
+        request[EXPLAINED] = parse_query(Explained, request.query)
         await self._core.propose(CancelScheduled(topic, message_id), by=request)
         return web.Response(status=204)
 

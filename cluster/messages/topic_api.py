@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta, UnsetType
 from cluster.budgets.pace import Pace
 from cluster.core.core import Core
 from cluster.http.app import json_response, read_json
-from cluster.http.requests import Request, check_topic, parse_query
+from cluster.http.requests import Explained, Request, check_topic, parse_query
 from cluster.http.responses import Response
 from cluster.http.routes import JSON, WRITE_ERRORS, Route, json_of
 from cluster.limits import GROUP_QUEUES_MAX, LIST_MAX, LIST_ROWS_MAX, QUEUES_MAX, RETENTION_BYTES_MAX, RETENTION_MS_MAX
@@ -28,7 +28,7 @@ _Times = tuple[int | UnsetType, int | UnsetType]
 _NO_TIMES: Final[_Times] = (UNSET, UNSET)
 
 
-class TopicSettings(Request, kw_only=True, frozen=True):
+class TopicSettings(Explained, kw_only=True, frozen=True):
     queues: Annotated[int, Meta(ge=1, le=QUEUES_MAX)] | None = None
     retention_ms: Annotated[int, Meta(ge=-1, le=RETENTION_MS_MAX)] | None = None
     type: TopicType | None = None
@@ -109,6 +109,7 @@ class TopicApi:
                 "List the topics by name, page by page",
                 {200: json_of(TopicsView)},
                 query=TopicsQuery,
+                is_shared=True,
                 access=BY_HANDLER,
             ),
             Route(

@@ -41,8 +41,9 @@ class AuditQuery(Request, kw_only=True, frozen=True):
 class AuditRecordView(Response, kw_only=True, frozen=True):
     """One call. `id` is unique at its node. `code` is that of the error, `action` that of the permission which the call
     needs, `resource` what it was denied for, `permitted` whether it went on all the same (auth permissive);
-    `raft_index` is the last entry that it put into the log. Each is null or false if there is none. `missing_before`
-    is the number of records before this one that could not be kept.
+    `raft_index` is the last entry that it put into the log; `operator` and `reason` are what the request said of
+    itself. Each is null or false if there is none. `missing_before` is the number of records before this one that could
+    not be kept.
     """
 
     id: str
@@ -61,6 +62,8 @@ class AuditRecordView(Response, kw_only=True, frozen=True):
     trace_id: str | None
     raft_index: int | None
     detail: str | None
+    operator: str | None
+    reason: str | None
     missing_before: int
 
 
@@ -138,5 +141,7 @@ def _view(shown: Shown) -> AuditRecordView:
         trace_id=record.trace_id or None,
         raft_index=record.raft_index or None,
         detail=record.detail or None,
+        operator=record.operator or None,
+        reason=record.reason or None,
         missing_before=record.missing_before,
     )

@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from cluster.core.core import Core
 from cluster.http.app import json_response, read_json
-from cluster.http.requests import Request
+from cluster.http.requests import Explained
 from cluster.http.responses import Response, as_view
 from cluster.http.routes import JSON, WRITE_ERRORS, Route, json_of
 from cluster.limits import RETENTION_BYTES_MAX
@@ -16,7 +16,7 @@ from cluster.security.access import ADMINISTRATION, CLUSTER_DESCRIBED
 from store.commands.cluster import PutSettings, SettingsPut
 
 
-class SettingsRequest(Request, kw_only=True, frozen=True):
+class SettingsRequest(Explained, kw_only=True, frozen=True):
     reject_transactions: bool | None = None
     log_retention_bytes: Annotated[int, Meta(ge=-1, le=RETENTION_BYTES_MAX)] | None = None
 

@@ -17,6 +17,8 @@ class Access(NamedTuple):
     is_public: bool = False
     is_audited: bool = False
     """True when each use of the route is written to the audit log."""
+    is_audited_with_reason: bool = False
+    """True when those uses of the route are written to the audit log that say who wants it, or why."""
     audits_refusals: bool = False
     """True when requests that were refused for lack of permission are, too; see authorization.py for how many."""
 
@@ -52,8 +54,9 @@ CLUSTER_DESCRIBED: Final = Access("describe", "cluster")
 LOG_READ: Final = Access("read", "log")
 
 
-def of_topic(action: Action) -> Access:
-    return Access(action, "topic", "topic", is_audited=action in AUDITED)
+def of_topic(action: Action, *, is_audited_with_reason: bool = False) -> Access:
+    audited = action in AUDITED
+    return Access(action, "topic", "topic", is_audited=audited, is_audited_with_reason=is_audited_with_reason)
 
 
 def of_group(action: Action) -> Access:

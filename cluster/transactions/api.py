@@ -10,7 +10,7 @@ from cluster.budgets.pace import Pace
 from cluster.core.core import Core
 from cluster.http.app import json_response, media_type, msgpack_response, read_body, read_json, wants_msgpack
 from cluster.http.json_bodies import parse_json_messages
-from cluster.http.requests import Natural, Operator, Reason, Request, parse_msgpack, parse_query
+from cluster.http.requests import Explained, Natural, Operator, Reason, Request, parse_msgpack, parse_query
 from cluster.http.responses import Receipt, Response, as_view, receipt_of
 from cluster.http.routes import JSON, MSGPACK, WRITE_ERRORS, Route, json_of
 from cluster.limits import ID_REGEX, LIST_MAX
@@ -42,7 +42,7 @@ from store.commands.views import TransactionView
 from store.transactions.table import cursor_of
 
 
-class ResumeRequest(Request, kw_only=True, frozen=True):
+class ResumeRequest(Explained, kw_only=True, frozen=True):
     operator: Operator
     reason: Reason
 

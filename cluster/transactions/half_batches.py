@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from cluster.core.core import Core
 from cluster.http.authorization import audit_force
-from cluster.http.requests import ClientId, Id, Operator, Reason, Request, check_group, check_topic
+from cluster.http.requests import ClientId, Explained, Id, Request, check_group, check_topic
 from cluster.limits import BATCHES_MAX, REQUEST_MESSAGES_MAX
 from cluster.messages.blocks import BlockBatch, JsonMessage
 from cluster.messages.produce import Batch, QueueChooser, checked_batch, json_batches, unpacked_blocks, writable_topic
@@ -45,13 +45,11 @@ class BlockHalf(Request, kw_only=True, frozen=True):
     batches: Annotated[tuple[BlockHalfBatch, ...], Meta(min_length=1, max_length=BATCHES_MAX)]
 
 
-class DecisionRequest(Request, kw_only=True, frozen=True):
+class DecisionRequest(Explained, kw_only=True, frozen=True):
     producer_group: str | None = None
     client_id: ClientId = ""
     source: DecisionSource = "producer"
     force: bool = False
-    operator: Operator = ""
-    reason: Reason = ""
 
 
 def require_send(core: Core, request: web.Request, half: BlockHalf | JsonHalf) -> None:

@@ -80,6 +80,12 @@ class GroupQueries:
         ]
         return max(widths, default=0)
 
+    def of_topic(self, name: str) -> list[str]:
+        """Return the groups that have an offset in the topic, or members that subscribe to it, by name."""
+        topic = self._topics.get(name)
+        readers = [] if topic is None else self._groups.readers(topic.id)
+        return sorted({group.name for group in (*readers, *self._groups.subscribers(name))})
+
     def readers(self, topic_id: int) -> int:
         """Return the number of groups that have an offset in the topic."""
         return len(self._groups.readers(topic_id))

@@ -74,6 +74,12 @@ class RecoveryReport(NamedTuple):
     ignored_files: tuple[str, ...] = ()  # files unknown to the log: left alone
     trimmed_segments: tuple[str, ...] = ()  # sealed segments that had zeros after their last record
 
+    def __str__(self) -> str:
+        """Return the fields as a log line has them, without the files of which there are none."""
+        texts = {name: ",".join(value) if isinstance(value, tuple) else value for name, value in self._asdict().items()}
+        texts["case"] = self.case.value
+        return " ".join(f"{name}={value}" for name, value in texts.items() if value != "")
+
 
 class Recovered(NamedTuple):
     segments: SegmentSet  # empty for a new log, and for a restarted one

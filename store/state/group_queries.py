@@ -59,6 +59,10 @@ class QueriesOnGroups:
         """Return the number of queues of the group with most queues, among those with members that read the topic."""
         return self._groups.widest_subscription(topic)
 
+    def groups_of(self, topic: str) -> list[str]:
+        """Return the groups that have an offset in the topic, or members that subscribe to it, by name."""
+        return self._groups.of_topic(topic)
+
     def readers(self, topic: str) -> int:
         """Return the number of groups that have an offset in the topic; 0 when there is no such topic."""
         found = self._topics.get(topic)

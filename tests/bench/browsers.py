@@ -17,10 +17,11 @@ ANEW: Final = ""
 """A page that wants each answer made for it sends nothing."""
 TOPIC, GROUP = "bench-consoles", "bench-consoles-group"
 VIEWS: Final[Mapping[str, Sequence[str]]] = {
-    "overview": ("/v1/cluster", "/v1/cluster/counters"),
+    "overview": ("/v1/cluster", "/v1/cluster/counters", "/v1/lags?order=lag&limit=10"),
     "topic": (
         f"/v1/topics/{TOPIC}",
         f"/v1/principal?resource=topic%3A{TOPIC}",
+        f"/v1/lags?topic={TOPIC}&limit=20",
         f"/v1/topics/{TOPIC}/scheduled?limit=50",
     ),
     "group": (

@@ -68,11 +68,13 @@ class Page:
         place = "//main" if form == "main" else f"//*[@id='{form}']"
         self.element(By.XPATH, f"{place}//button[.='{label}']").click()
 
-    def confirm(self, *, wanted: bool = True) -> str:
-        """Answer the question that the page asks, and return it."""
+    def confirm(self, *, wanted: bool = True, reason: str = "") -> str:
+        """Answer the question that the page asks, with the reason if it asks for one, and return the question."""
         WebDriverWait(self.driver, PATIENCE_S).until(expected_conditions.alert_is_present())
         alert = self.driver.switch_to.alert
         asked = alert.text
+        if reason:
+            alert.send_keys(reason)
         if wanted:
             alert.accept()
         else:

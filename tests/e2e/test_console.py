@@ -67,7 +67,9 @@ def test_a_message_is_found_from_the_number_of_its_order_in_three_clicks(cluster
     page.open(leader)
     page.until("Nodes")
     page.follow("Find a message")
-    page.element(By.ID, "topic").send_keys("console-clicks")
+    page.element(By.ID, "topic").send_keys("console-cl")
+    page.element(By.CSS_SELECTOR, "datalist option[value='console-clicks']")  # its name need not be known by heart
+    page.element(By.ID, "topic").send_keys("icks")
     page.element(By.ID, "key").send_keys("order-18")
     page.element(By.XPATH, "//form[.//input[@id='key']]//button").click()
     page.follow(message_id)
@@ -242,7 +244,124 @@ def test_what_is_drawn_anew_takes_answers_of_a_moment_ago_and_nothing_else_does(
     page.follow("Groups")
     page.until("Groups from the name")
     asked = page.driver.execute_script("return asked.splice(0)")
-    assert [cache for path, cache in asked if path.startswith("/v1/groups")] == [None]
+    assert [cache for path, cache in asked if path.startswith("/v1/lags")] == [None]
+
+
+JSON_BODY = '{"order": 12345678901234567890, "sum":1.50,"note":"a: {b}, \\"c\\"","none":[ ],"lines":[1,{"of":"<b>"}]}'
+JSON_LINES = """{
+  "order": 12345678901234567890,
+  "sum": 1.50,
+  "note": "a: {b}, \\"c\\"",
+  "none": [],
+  "lines": [
+    1,
+    {
+      "of": "<b>"
+    }
+  ]
+}"""
+
+
+def test_a_body_is_shown_as_json_text_and_hexadecimal_digits(cluster: ClusterProcess, page: Page) -> None:
+    leader = cluster.wait_leader()
+    ok(leader.request("PUT", "/v1/topics/console-body", payload={"queues": 1, "type": "any"}))
+    messages = [
+        {"body": JSON_BODY, "message_id": "body-json"},
+        {"body": "/wBB", "encoding": "base64", "message_id": "body-bytes"},
+        {"body": "[1, 2", "message_id": "body-text"},
+        {"body": "x" * 70_000, "message_id": "body-long"},
+    ]
+    ok(leader.request("POST", "/v1/topics/console-body/messages", payload={"messages": messages}))
+
+    def shown() -> str:
+        return str(page.driver.execute_script("return document.querySelector('pre')?.textContent"))
+
+    page.open(leader, "/messages/body-json?topic=console-body")
+    page.until("What became of it")
+    assert shown() == JSON_LINES, "numbers stay as they were sent"
+    page.follow("Text")
+    wait_for(lambda: shown() == JSON_BODY, "the text")
+    page.follow("Hex")
+    wait_for(lambda: shown().startswith("000000  7b 22 6f 72 64 65 72 22"), "the digits")
+    assert page.driver.current_url.endswith("#/messages/body-json?topic=console-body&body=hex")
+    page.open(leader, "/messages/body-bytes?topic=console-body")
+    page.until("000000  ff 00 41")
+    page.open(leader, "/messages/body-bytes?topic=console-body&body=text")
+    page.until("no text in UTF-8")
+    page.open(leader, "/messages/body-text?topic=console-body&body=json")
+    page.until("It is no JSON", "[1, 2")
+    page.open(leader, "/messages/body-long?topic=console-body&body=hex")
+    page.until("the first 64 KiB of 68.4 KiB", "00fff0  78")
+
+
+def test_what_was_waited_for_is_drawn_on_one_axis(cluster: ClusterProcess, page: Page) -> None:
+    page.open(cluster.wait_leader())
+    page.until("Nodes")
+    events = [
+        {"event": "prepared", "at_ms": 1_000, "raft_index": 7},
+        {"event": "check", "at_ms": 61_000},
+        {"event": "committed", "at_ms": 121_000},
+        {"event": "visible", "at_ms": 121_000, "topic": "orders"},
+        {"event": "consumed", "at_ms": 123_000, "topic": "orders", "group": "ship"},
+        {"event": "given_back", "at_ms": 124_000, "topic": "orders", "group": "pay"},
+    ]
+    drawn = page.driver.execute_async_script(
+        """
+        const [events, done] = arguments;
+        import("./console/timeline.js").then(({ bars, timeline }) => {
+          const main = document.querySelector("main");
+          main.replaceChildren(timeline(events), timeline(events.slice(3, 4)));
+          done([
+            bars(events, 130_000).map(({ label, isOpen }) => [label, isOpen]),
+            main.querySelectorAll("svg").length,
+            main.querySelectorAll("circle").length,
+            main.querySelector("svg").getAttribute("aria-label"),
+          ]);
+        });
+        """,
+        events,
+    )
+    waits = [["undecided: 2 min", False], ["waits for ship: 2 s", False], ["given back by pay: 6 s until now", True]]
+    assert drawn[:3] == [waits, 1, len(events)], "a single moment is not drawn"
+    assert drawn[3].startswith("6 events in ")
+    assert "log entry 7" in page.main()
+
+
+def test_a_chart_has_a_dot_for_a_single_point_and_times_at_its_axis(cluster: ClusterProcess, page: Page) -> None:
+    page.open(cluster.wait_leader())
+    page.until("Nodes")
+    drawn = page.driver.execute_async_script(
+        """
+        const [done] = arguments;
+        import("./console/chart.js").then(({ Chart }) => {
+          const chart = new Chart("Lag", { lag: "first" });
+          const count = (drawn, what) => drawn.querySelectorAll(what).length;
+          done([1_000, 9_000].map((at) => {
+            Date.now = () => at;
+            chart.measured("group", { lag: 5 });
+            const drawn = chart.draw();
+            return [count(drawn, "circle"), count(drawn, ".axis time")];
+          }));
+        });
+        """
+    )
+    assert drawn == [[1, 1], [0, 2]]
+
+
+def test_topics_have_rates_between_two_looks(cluster: ClusterProcess, page: Page) -> None:
+    leader = cluster.wait_leader()
+    send(leader, "console-rate", "x", "k")
+    page.open(leader, "/topics?from=console-rate")
+    page.until("console-rate\tany\t1\t1\t\t")
+    for _ in range(20):
+        send(leader, "console-rate", "x", "k")
+    page.follow("Groups")
+    page.until("Consumer groups")
+    page.driver.back()
+    page.until("console-rate\tany\t1\t21\t")
+    wait_for(lambda: "console-rate\tany\t1\t21\t\t" not in page.main(), "a look that is a second later, or more")
+    shown = page.main()
+    assert float(shown.partition("console-rate\tany\t1\t21\t")[2].split("\t")[0]) > 0
 
 
 def test_a_group_shows_its_lag(cluster: ClusterProcess, page: Page) -> None:
@@ -251,10 +370,17 @@ def test_a_group_shows_its_lag(cluster: ClusterProcess, page: Page) -> None:
         send(leader, "console-lag", "x", f"k{number}")
     offsets = {"offsets": [{"topic": "console-lag", "queue": 0, "offset": 1}]}
     ok(leader.request("PUT", "/v1/groups/console-group/offsets", payload=offsets))
-    page.open(leader, "/groups")
-    page.until("console-group")
+    page.open(leader, "/")
+    page.until("Groups with the largest lag", "console-group")
+    page.open(leader, "/topics/console-lag")
+    page.until("Groups that read it", "console-group")
+    page.open(leader, "/groups?from=console-group")
+    page.until("The first waits", "Dead letters", "console-group")
+    row = page.element(By.XPATH, "//tr[.//a[.='console-group']]")
+    assert [each.text for each in row.find_elements(By.CSS_SELECTOR, "td.number")][1] == "2"
     page.follow("console-group")
     page.until("2 messages", "The oldest waits since", "Committed offsets", "No dead letters.")
+    assert "is given again, at most 16 times" in page.main()
 
 
 def test_a_group_of_many_queues_shows_those_with_the_largest_lag(cluster: ClusterProcess, page: Page) -> None:
@@ -277,6 +403,11 @@ def test_a_follower_names_the_leader_for_what_only_that_one_answers(cluster: Clu
     offsets = {"offsets": [{"topic": "console-there", "queue": 0, "offset": 0}]}
     ok(leader.request("PUT", "/v1/topics/console-there", payload={"queues": 1}))
     ok(leader.request("PUT", "/v1/groups/console-there/offsets", payload=offsets))
+    page.open(follower)
+    page.until("Producers send to the leader")
+    assert page.element(By.LINK_TEXT, f"node {leader.node_id} has the rates").get_attribute("href") == (
+        f"{leader.url}/console"
+    )
     page.open(follower, "/groups/console-there")
     page.until("Ask the leader")
     page.follow(f"Open this view at {leader.url}")

@@ -1,6 +1,8 @@
 """Changes by the console, in a real browser: each action asks first, does it through the API, and says so."""
 
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import urlencode
 
 import pytest
 from selenium.webdriver.common.by import By
@@ -8,12 +10,17 @@ from selenium.webdriver.common.keys import Keys
 
 from tests.e2e.closed_cluster import GROUP, PRODUCERS, TOPIC, TRANSACTION, rule, someone
 from tests.e2e.closed_cluster import closed_cluster as make_closed_cluster
-from tests.e2e.cluster_process import ClusterProcess, NodeProcess, ok
+from tests.e2e.cluster_process import OPTIONS, ClusterProcess, NodeProcess, ok, wait_for
 from tests.e2e.console_page import Page
 from tests.e2e.console_page import driver as driver
 from tests.e2e.console_page import page as page
+from tests.e2e.fixtures import shared_cluster
+from tests.e2e.test_operators import discarded, prepare
 
+cluster = shared_cluster(options=(*OPTIONS, "--check-interval-ms", "200", "--check-max", "1"))
 closed = make_closed_cluster()
+WHY: Final = {"operator": "ann", "reason": "ticket 17"}
+"""Fields of each form but that of a message."""
 
 
 def make(node: NodeProcess, topic: str, queues: int = 1) -> None:
@@ -38,29 +45,52 @@ def dead_letters(node: NodeProcess, group: str) -> list[dict[str, Any]]:
     return found
 
 
+def iso_of(at_ms: int) -> str:
+    """Return the time as a browser writes it."""
+    return datetime.fromtimestamp(at_ms / 1_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def audited(node: NodeProcess, route: str) -> list[tuple[str, str, str]]:
+    """Return outcome, operator and reason of the calls with this part in method and path, once there is one."""
+
+    def found() -> list[dict[str, Any]]:
+        records: list[dict[str, Any]] = ok(node.request("GET", f"/v1/audit?{urlencode({'route': route})}"))["records"]
+        return records
+
+    wait_for(found, f"the audit of {route}")
+    return [(each["outcome"], each["operator"], each["reason"]) for each in found()]
+
+
 def test_a_topic_is_created_and_altered(cluster: ClusterProcess, page: Page) -> None:
     leader = cluster.wait_leader()
     page.open(leader, "/topics")
-    page.fill("create", topic="made-here", queues="2", hours="24")
+    page.fill("create", topic="made-here", queues="2", hours="24", limit="1.5", **WHY)
     page.press("Create", "create")
-    assert "made-here with 2 queues" in page.confirm(wanted=False)
+    asked = page.confirm(wanted=False)
+    assert "made-here with 2 queues" in asked
+    assert "kept 1 d, at most 1.5 MiB?" in asked
+    assert "Reason: ticket 17" in asked
     assert leader.request("GET", "/v1/topics/made-here").status == 404, "it was not confirmed"
     page.press("Create", "create")
     page.confirm()
     page.said("Created: topic made-here")
-    assert topic_of(leader, "made-here")["retention_ms"] == 24 * 3_600_000
-    page.fill("create", topic="made-here", queues="9")
+    made = topic_of(leader, "made-here")
+    assert (made["retention_ms"], made["retention_bytes"]) == (24 * 3_600_000, 1_572_864)
+    assert page.element(By.ID, "create-operator").get_attribute("value") == "ann", "it is the same person"
+    page.fill("create", topic="made-here", queues="9", reason="again")
     page.press("Create", "create")
     page.confirm()
     page.until("Topic made-here exists")
     assert topic_of(leader, "made-here")["queues"] == 2
     page.open(leader, "/topics/made-here")
-    page.fill("alter", queues="3", hours="-1")
+    page.fill("alter", queues="3", hours="-1", limit="-1", reason="ticket 18")
     page.press("Alter", "alter")
-    assert "2 queues become 3; messages are kept for ever" in page.confirm()
+    assert "2 queues become 3; messages are kept for ever; no size is too large" in page.confirm()
     page.said("Altered.")
     altered = topic_of(leader, "made-here")
     assert (altered["queues"], altered["retention_ms"], altered["type"]) == (3, -1, "any")
+    assert altered["retention_bytes"] == -1
+    assert audited(leader, "PUT /v1/topics/made-here")[-1] == ("done", "ann", "ticket 17")
 
 
 @pytest.mark.parametrize(
@@ -110,9 +140,13 @@ def test_a_delayed_message_is_taken_back(cluster: ClusterProcess, page: Page) ->
     page.open(leader, "/topics/take-back")
     page.until("later-1")
     page.press("Take back")
-    assert "later-1" in page.confirm()
+    page.confirm(reason=" ")
+    page.until("Give a reason.")
+    page.press("Take back")
+    assert "later-1" in page.confirm(reason="ticket 17")
     page.said("Taken back: later-1")
     assert ok(leader.request("GET", "/v1/topics/take-back/scheduled"))["messages"] == []
+    assert audited(leader, "take-back/scheduled/later-1")[0][2] == "ticket 17"
 
 
 def test_a_reset_shows_first_what_it_does(cluster: ClusterProcess, page: Page) -> None:
@@ -136,6 +170,9 @@ def test_a_reset_shows_first_what_it_does(cluster: ClusterProcess, page: Page) -
     page.fill("reset", to="offset", offset="2", queue="0")
     page.press("Preview", "reset")
     page.until("0 messages skipped, 2 given again")
+    page.press("Reset", "reset")  # not without a reason
+    page.fill("reset", **WHY)
+    assert "2 given again" in page.main(), "what was shown stays"
     page.press("Reset", "reset")
     assert "2 are given again" in page.confirm(wanted=False)
     assert committed(leader, "reset-group") == [4, 1]
@@ -143,6 +180,73 @@ def test_a_reset_shows_first_what_it_does(cluster: ClusterProcess, page: Page) -
     page.confirm()
     page.said("Reset: queue 0 goes on at 2")
     assert committed(leader, "reset-group") == [2, 1]
+
+
+def test_a_reset_goes_to_a_time(cluster: ClusterProcess, page: Page) -> None:
+    leader = cluster.wait_leader()
+    make(leader, "reset-at")
+    send(leader, "reset-at", *({"body": "x"} for _ in range(5)))
+    at = [{"topic": "reset-at", "queue": 0, "offset": 2}]
+    ok(leader.request("PUT", "/v1/groups/reset-at/offsets", payload={"offsets": at}))
+    page.open(leader, "/groups/reset-at")
+    page.until("3 messages")
+    page.fill("reset", to="time")
+    page.press("Preview", "reset")
+    page.until("Give the time from which on messages are given again.")
+    for time, shown in (
+        ("2020-01-01T00:00:00", "0 messages skipped, 2 given again"),
+        ("2100-01-01T00:00:00", "3 messages skipped, 0 given again"),
+    ):
+        page.driver.execute_script(
+            "const field = document.getElementById('reset-at'); field.value = arguments[0];"
+            "field.dispatchEvent(new Event('input', { bubbles: true }))",
+            time,
+        )
+        page.press("Preview", "reset")
+        page.until(shown)
+    page.fill("reset", **WHY)
+    page.press("Reset", "reset")
+    page.confirm()
+    page.said("Reset: queue 0 goes on at 5")
+    assert committed(leader, "reset-at") == [5]
+
+
+@pytest.mark.parametrize(
+    ("is_discarded", "verb", "past", "state"),
+    [
+        (False, "rollback", "Rolled back", "rolled_back"),
+        (True, "commit", "Committed", "committed"),
+        (True, "rollback", "Rolled back", "rolled_back"),
+        (True, "resume", "Its producers are asked again", "prepared"),
+    ],
+)
+def test_an_operator_ends_or_resumes_what_is_undecided(
+    cluster: ClusterProcess, page: Page, is_discarded: bool, verb: str, past: str, state: str
+) -> None:
+    leader = cluster.wait_leader()
+    make(leader, "orders")
+    name = f"console-{verb}-{'discarded' if is_discarded else 'prepared'}"
+    if is_discarded:
+        discarded(leader, name)
+    else:
+        assert prepare(leader, name) == 201
+    page.open(leader, f"/transactions/{name}")
+    page.until("Decide it", "discarded" if is_discarded else "prepared")
+    buttons = page.driver.find_elements(By.CSS_SELECTOR, "main form button")
+    assert [each.text for each in buttons] == ["commit", "rollback", *["resume"] * is_discarded]
+    page.element(By.ID, "operator").send_keys("ann")
+    page.element(By.ID, "reason").send_keys("the shop is closed")
+    page.press(verb)
+    assert name in page.confirm(wanted=False)
+    before = ok(leader.request("GET", f"/v1/transactions/{name}"))
+    assert before["state"] == ("discarded" if is_discarded else "prepared"), "it was not confirmed"
+    page.press(verb)
+    page.confirm()
+    page.said(f"{past}: transaction {name}")
+    page.until("ann", "the shop is closed")
+    found = ok(leader.request("GET", f"/v1/transactions/{name}"))
+    assert found["state"] == state
+    assert found["timeline"][-1]["reason"] == "the shop is closed"
 
 
 def test_a_group_is_paused_and_resumed(cluster: ClusterProcess, page: Page) -> None:
@@ -188,6 +292,7 @@ def test_a_group_takes_over_the_offsets_of_another_one(cluster: ClusterProcess, 
     page.fill("clone", source="clone-blue")
     page.press("Preview", "clone")
     page.until("What it does now with 1 queues")
+    page.fill("clone", **WHY)
     page.press("Take over", "clone")
     assert "where group clone-blue is" in page.confirm()
     page.said("Taken over: the offsets of 1 queues of clone-blue.")
@@ -203,20 +308,26 @@ def test_dead_letters_are_replayed_one_and_all(cluster: ClusterProcess, page: Pa
     ok(leader.request("POST", "/v1/groups/dead-group/retries", payload={"messages": given_back}))
     page.open(leader, "/groups/dead-group")
     page.until("dead-2", "no account")
+    page.element(By.CSS_SELECTOR, "td summary").click()
+    (attempt,) = dead_letters(leader, "dead-group")[0]["history"]
+    assert attempt["reason"] == "no account"
+    items = page.driver.find_elements(By.CSS_SELECTOR, "td details[open] li time")
+    assert [each.get_attribute("datetime") for each in items] == [iso_of(attempt["at_ms"])]
     page.press("Replay")
-    assert "dead-0" in page.confirm()
+    assert "dead-0" in page.confirm(reason="ticket 17")
     page.said("Replayed: dead-0")
     assert [bool(each.get("replayed_at_ms")) for each in dead_letters(leader, "dead-group")] == [True, False, False]
     page.press("Replay all")
-    page.confirm()
+    page.confirm(reason="ticket 18")
     page.said("Replayed: 2 dead letters")
     assert all(each.get("replayed_at_ms") for each in dead_letters(leader, "dead-group"))
+    assert {reason for _, _, reason in audited(leader, "dead-group/dead-letters/replay")} >= {"ticket 17"}
 
 
 def test_the_settings_are_changed_with_the_keyboard_alone(cluster: ClusterProcess, page: Page) -> None:
     leader = cluster.wait_leader()
     page.open(leader, "/settings")
-    page.until("Settings and members", "voter")
+    page.until("Settings and members", "voter", "keelmq cluster add-node, promote and remove-node")
 
     def focus() -> str:
         return str(page.driver.execute_script("return document.activeElement.id || document.activeElement.textContent"))
@@ -232,6 +343,9 @@ def test_the_settings_are_changed_with_the_keyboard_alone(cluster: ClusterProces
     page.driver.switch_to.active_element.send_keys(Keys.ENTER)
     tab_to("settings-reject")
     page.driver.switch_to.active_element.send_keys(Keys.DOWN)
+    for name, value in WHY.items():
+        tab_to(f"settings-{name}")
+        page.driver.switch_to.active_element.send_keys(Keys.HOME, Keys.SHIFT, Keys.END, Keys.NULL, value)
     tab_to("Change")
     page.driver.switch_to.active_element.send_keys(Keys.ENTER)
     page.confirm()
@@ -239,6 +353,24 @@ def test_the_settings_are_changed_with_the_keyboard_alone(cluster: ClusterProces
     page.until("new ones are refused")
     assert ok(leader.request("GET", "/v1/cluster/settings"))["reject_transactions"] is True
     ok(leader.request("PUT", "/v1/cluster/settings", payload={"reject_transactions": False}))
+
+
+def test_the_limit_of_the_log_is_changed_alone(cluster: ClusterProcess, page: Page) -> None:
+    leader = cluster.wait_leader()
+    page.open(leader, "/settings")
+    page.fill("settings", limit="-1", **WHY)
+    page.press("Change", "settings")
+    page.until("Nothing is changed.")
+    page.fill("settings", limit="4096")
+    page.press("Change", "settings")
+    asked = page.confirm()
+    assert "at most 4 GiB of the log" in asked
+    assert "transactions" not in asked
+    page.said("Changed.")
+    page.until("Limit of the log", "4 GiB")
+    found = ok(leader.request("GET", "/v1/cluster/settings"))
+    assert found == {"reject_transactions": False, "log_retention_bytes": 4 << 30}
+    ok(leader.request("PUT", "/v1/cluster/settings", payload={"log_retention_bytes": -1}))
 
 
 def test_who_may_only_look_sees_why_nothing_can_be_done(closed: ClusterProcess, page: Page) -> None:

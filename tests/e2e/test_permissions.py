@@ -29,6 +29,7 @@ FOR_EVERY_PRINCIPAL: Final = frozenset({"/v1/cluster", "/v1/principal"})
 LISTS: Final = {
     "/v1/topics": "topics",
     "/v1/groups": "groups",
+    "/v1/lags": "groups",
     "/v1/transactions": "transactions",
     "/v1/producer-groups": "producer_groups",
 }

@@ -29,7 +29,7 @@ RUN_ON_MAX_S: Final = 0.05
 FOR_EVER: Final = -1
 _REMOVAL: Final = "nothing needs them any more"
 _SNAPSHOT: Final = "received as a snapshot"
-_RECOVERY_CASE: Final = re.compile(r"commit log opened: RecoveryReport\(case=<RecoveryCase\.\w+: '(\w+)'")
+_RECOVERY_CASE: Final = re.compile(r"commit log opened: case=(\w+) ")
 
 
 class Broken(Exception):

@@ -24,7 +24,20 @@ import { problem } from "./problems.js";
  * @property {(values: Record<string, string>) => Promise<Array<Node|string>>} run does it, and returns what to say
  * @property {(values: Record<string, string>) => Promise<Array<Node>>} [preview] shown first; only then the button works
  * @property {string} [denied] why the user may not do it
+ * @property {boolean} [isPlain] nobody asks who did it, and why
  */
+
+/** The name of the user, as it was given last in this tab. */
+const OPERATOR = "keelmq.operator";
+/**
+ * Who does it, and why: the audit keeps both.
+ * @returns {Array<Field>}
+ */
+const explanation = () => [
+  { name: "operator", label: "Your name", value: sessionStorage.getItem(OPERATOR) ?? "", required: true, more: { maxlength: 255 } },
+  { name: "reason", label: "Reason", required: true, more: { maxlength: 255 } },
+];
+const SAID = ["operator", "reason"];
 
 /** @param {string} message */
 export const wrong = (message) => new ApiError(400, "invalid_request", message);
@@ -42,28 +55,36 @@ export async function rights(resource) {
 /** Says what was done, and has the view drawn anew. @param {Array<Node|string>} said */
 export const done = (said) => dispatchEvent(new CustomEvent("done", { detail: said }));
 
+/** What a form says of itself, as the API takes it. @param {Record<string, string>} values */
+export const why = ({ operator = "", reason = "" }) => ({ operator, reason });
+
 /** A form that is folded up until it is wanted. @param {Action} action */
 export function form(action) {
-  const inputs = (action.fields ?? []).map((each) => input(action.id, each));
+  const [own, said_why] = [action.fields ?? [], action.isPlain ? [] : explanation()].map((fields) => fields.map((each) => ({ input: input(action.id, each), label: each.label })));
+  const inputs = [...own, ...said_why].map((each) => each.input);
+  const labelled = (fields) => fields.flatMap(({ input: each, label }) => [el("label", { for: each.id }, label), each]);
   const [said, shown] = [el("div", { role: "alert" }), el("div", { role: "status" })];
   const button = /** @type {HTMLButtonElement} */ (el("button", { disabled: Boolean(action.preview) }, action.button));
   const values = () => Object.fromEntries(inputs.map((each) => [each.name, each.value]));
   const attempt = attempts(said);
   const preview = action.preview;
   const look = () => attempt(async () => {
-    if (!element.reportValidity()) return;
+    if (!own.every((each) => each.input.reportValidity())) return;
     shown.replaceChildren(...(await /** @type {NonNullable<typeof preview>} */ (preview)(values())));
     button.disabled = false;
   });
   const submit = (event) => {
     event.preventDefault();
     attempt(async () => {
-      if (button.disabled || !confirm(await action.question(values()))) return;
+      const { operator = "", reason = "" } = values();
+      if (!action.isPlain && !reason.trim()) throw wrong("Give a reason.");
+      if (button.disabled || !confirm([await action.question(values()), ...(reason ? [`Reason: ${reason}`] : [])].join("\n\n"))) return;
+      if (operator) sessionStorage.setItem(OPERATOR, operator);
       done(await action.run(values()));
     });
   };
-  const change = () => {
-    if (!preview) return;
+  const change = (event) => {
+    if (!preview || SAID.includes(event.target.name)) return;
     button.disabled = true; // what is confirmed is what was shown
     shown.replaceChildren();
   };
@@ -76,9 +97,11 @@ export function form(action) {
       el(
         "fieldset",
         { disabled: Boolean(action.denied), "aria-label": action.title },
-        inputs.flatMap((each, at) => [el("label", { for: each.id }, (action.fields ?? [])[at].label), each]),
+        labelled(own),
+        preview ? el("p", {}, el("button", { type: "button", onclick: look }, "Preview")) : null,
         shown,
-        el("p", { class: "row" }, preview ? el("button", { type: "button", onclick: look }, "Preview") : null, button),
+        labelled(said_why),
+        el("p", {}, button),
       ),
       said,
     )
@@ -87,14 +110,17 @@ export function form(action) {
 }
 
 /**
- * A button that asks, does it, and says so. A title tells why the user may not.
- * @param {{label: string, about: string, question: string, run: () => Promise<Array<Node|string>>, denied?: string}} action
+ * A button that asks for a reason, does it, and says so. A title tells why the user may not.
+ * @param {{label: string, about: string, question: string, run: (said: {operator: string, reason: string}) => Promise<Array<Node|string>>, denied?: string}} action
  */
 export function button({ label, about, question, run, denied }) {
   const said = el("span", { role: "alert" });
   const attempt = attempts(said);
   const act = () => attempt(async () => {
-    if (confirm(question)) done(await run());
+    const reason = prompt(`${question}\n\nReason:`);
+    if (reason === null) return;
+    if (!reason.trim()) throw wrong("Give a reason.");
+    done(await run({ operator: sessionStorage.getItem(OPERATOR) ?? "", reason }));
   });
   return el("span", {}, el("button", { type: "button", onclick: act, disabled: Boolean(denied), title: denied || undefined, "aria-label": `${label} ${about}` }, label), said);
 }

@@ -45,11 +45,16 @@ export function setToken(token) {
   else sessionStorage.removeItem(TOKEN);
 }
 
-/** @param {string} path @param {Record<string, unknown>} [query] */
-export async function get(path, query = {}) {
+/** @param {string} path @param {Record<string, unknown>} query */
+function address(path, query) {
   const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== "");
   const search = String(new URLSearchParams(given.map(([name, value]) => [name, String(value)])));
-  return call("GET", search ? `${path}?${search}` : path);
+  return search ? `${path}?${search}` : path;
+}
+
+/** @param {string} path @param {Record<string, unknown>} [query] */
+export async function get(path, query = {}) {
+  return call("GET", address(path, query));
 }
 
 /** @param {string} path @param {unknown} body */
@@ -62,9 +67,9 @@ export async function put(path, body) {
   return call("PUT", path, body);
 }
 
-/** @param {string} path */
-export async function remove(path) {
-  await call("DELETE", path);
+/** @param {string} path @param {Record<string, unknown>} [query] */
+export async function remove(path, query = {}) {
+  await call("DELETE", address(path, query));
 }
 
 /**

@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { rights } from "./actions.js";
 import { count, el, link, part, table, time } from "./dom.js";
-import { next } from "./topics.js";
+import { next } from "./lists.js";
 
 /** @type {Array<[string, string]>} */
 const OUTCOMES = [["", "any"], ["done", "done"], ["failed", "failed"], ["denied", "denied"], ["redirected", "redirected"], ["begun", "begun"]];
@@ -32,6 +32,7 @@ export async function audit(_, query) {
         ["From", (each) => each.address],
         ["Call", (each) => el("code", {}, `${each.method} ${each.path}`)],
         ["Outcome", outcome],
+        ["By and why", (each) => [each.operator, each.reason].filter(Boolean).join(": ")],
         ["Entry", (each) => (each.raft_index === null ? "" : count(each.raft_index)), true],
         ["Request", (each) => each.request_id ?? ""],
       ],

@@ -69,6 +69,13 @@ export function time(ms) {
   return el("time", { datetime: at.toISOString(), title: at.toISOString() }, at.toLocaleString());
 }
 
+/** How long ago a time in ms was. */
+export function ago(ms) {
+  if (ms === null || ms === undefined) return "";
+  const at = new Date(ms);
+  return el("time", { datetime: at.toISOString(), title: at.toLocaleString() }, duration(Math.max(0, Date.now() - ms)));
+}
+
 export const count = (number) => Number(number).toLocaleString("en");
 
 export function duration(ms) {

@@ -1,7 +1,7 @@
 // What can be done to consumer groups: pause and resume, reset offsets, replay dead letters.
 
 import { get, post } from "./api.js";
-import { button, form, wrong } from "./actions.js";
+import { button, form, why, wrong } from "./actions.js";
 import { count, el, part, table } from "./dom.js";
 
 const [REPLAY_MAX, SHOWN_MAX] = [100, 100];
@@ -47,12 +47,8 @@ export function pauseForm(name, paused, denied) {
     id: "pause",
     title: `${label} the group`,
     note: paused ? "Its consumers go on where they were." : "Its consumers keep their queues and finish what they have; nothing more is handed out to them.",
-    fields: [
-      { name: "operator", label: "Your name", required: true },
-      { name: "reason", label: "Reason", required: true },
-    ],
     button: label,
-    question: ({ reason }) => `${what}\n\nReason: ${reason}`,
+    question: () => what,
     run: async ({ operator, reason }) => {
       const { changed } = await post(`${path(name)}/${verb}`, { operator, reason });
       if (!changed) return [`Group ${name} was ${verb}d before.`];
@@ -97,7 +93,7 @@ export function resetForm(name, topics, denied) {
     },
     question: (values) => `Reset ${shown.length} queues of ${values.topic} for group ${name}?\n\n${sum(shown, "skipped")} messages are skipped, ${sum(shown, "again")} are given again.`,
     run: async (values) => {
-      const { offsets } = await post(`${path(name)}/reset`, request(values));
+      const { offsets } = await post(`${path(name)}/reset`, { ...request(values), ...why(values) });
       return [`Reset: ${offsets.map((each) => `queue ${each.queue} goes on at ${count(each.offset)}`).join(", ")}.`];
     },
     denied,
@@ -133,15 +129,15 @@ export const cloneForm = (name, denied) =>
       ];
     },
     question: ({ source, topic }) => `Have group ${name} go on where group ${source} is${topic ? `, in topic ${topic}` : ""}?`,
-    run: async ({ source, topic }) => {
-      const { offsets } = await post(`${path(name)}/clone-offsets`, topic ? { source, topic } : { source });
+    run: async ({ source, topic, ...said }) => {
+      const { offsets } = await post(`${path(name)}/clone-offsets`, { source, ...(topic ? { topic } : {}), ...why(said) });
       return [`Taken over: the offsets of ${count(offsets.length)} queues of ${source}.`];
     },
     denied,
   });
 
-async function replay(name, offsets) {
-  const { results } = await post(`${path(name)}/dead-letters/replay`, { offsets });
+async function replay(name, offsets, said) {
+  const { results } = await post(`${path(name)}/dead-letters/replay`, { offsets, ...said });
   return results.filter((each) => !each.duplicate).length;
 }
 
@@ -150,7 +146,7 @@ export const replayOne = (name, letter, denied) =>
     label: "Replay",
     about: letter.message_id,
     question: `Give this dead letter to group ${name} once more?\n\n${letter.message_id}`,
-    run: async () => [(await replay(name, [letter.offset])) ? `Replayed: ${letter.message_id}` : "It was replayed before."],
+    run: async (said) => [(await replay(name, [letter.offset], said)) ? `Replayed: ${letter.message_id}` : "It was replayed before."],
     denied,
   });
 
@@ -159,12 +155,12 @@ export const replayAll = (name, denied) =>
     label: "Replay all",
     about: `dead letters of ${name}`,
     question: `Give all dead letters of group ${name} to it once more, except those that were replayed before?`,
-    run: async () => {
+    run: async (said) => {
       let [replayed, offset, end] = [0, 0, 1];
       while (offset < end) {
         const page = await get(`${path(name)}/dead-letters`, { offset, limit: REPLAY_MAX });
         const waiting = page.messages.filter((each) => !each.replayed_at_ms).map((each) => each.offset);
-        if (waiting.length) replayed += await replay(name, waiting);
+        if (waiting.length) replayed += await replay(name, waiting, said);
         if (page.next_offset <= offset) break;
         [offset, end] = [page.next_offset, page.max_offset];
       }

@@ -3,18 +3,18 @@
 import { rights } from "./actions.js";
 import { get } from "./api.js";
 import { Chart } from "./chart.js";
-import { count, duration, el, facts, link, part, table, time } from "./dom.js";
+import { ago, count, duration, el, facts, link, part, table, time } from "./dom.js";
 import { cloneForm, pauseForm, replayAll, replayOne, resetForm } from "./group_actions.js";
+import { after, fromName, lagColumns, next } from "./lists.js";
 import { messageLink, preview } from "./messages.js";
 import { missing } from "./problems.js";
-import { after, fromName, next } from "./topics.js";
 
 /** A group may have 16,384 queues, and the view is drawn anew every few seconds. */
 const SHOWN_MAX = 200;
 const lags = new Chart("Lag in messages", { lag: "first" });
 
 export async function groups(_, query) {
-  const page = await get("/v1/groups", { limit: 100, after: after(query) });
+  const page = await get("/v1/lags", { limit: 100, after: after(query) });
   return [
     el("h1", {}, "Consumer groups"),
     fromName("Groups from the name", "#/groups", query),
@@ -22,9 +22,9 @@ export async function groups(_, query) {
       "Groups by name",
       [
         ["Group", (group) => link(`#/groups/${part(group.group)}`, group.group)],
-        ["Members", (group) => `${group.members.length}${group.members_next ? "+" : ""}`, true],
+        ["Members", (group) => count(group.members), true],
         ["Topics", (group) => group.topics.join(", ")],
-        ["Generation", (group) => group.generation, true],
+        ...lagColumns,
         ["Paused since", (group) => (group.paused ? el("span", { class: "warn" }, time(group.paused.since_ms)) : "")],
       ],
       page.groups,
@@ -48,7 +48,7 @@ export async function group([name]) {
       ["The oldest waits since", oldest(offsets)],
       ["Members", `${found.members.length}${found.members_next ? "+" : ""}`],
       ["Topics", found.topics.join(", ")],
-      ["A message is tried", `${found.retry_max_attempts} times`],
+      ["A message that fails", found.retry_max_attempts ? `is given again, at most ${found.retry_max_attempts === 1 ? "once" : `${count(found.retry_max_attempts)} times`}` : "becomes a dead letter at once"],
     ]),
     table(
       offsets.length > SHOWN_MAX ? `Committed offsets: the ${SHOWN_MAX} queues with the largest lag, of ${count(offsets.length)}` : "Committed offsets",
@@ -57,14 +57,14 @@ export async function group([name]) {
         ["Queue", (each) => link(`#/topics/${part(each.topic)}/queues/${each.queue}?offset=${each.offset}`, each.queue), true],
         ["Committed", (each) => count(each.offset), true],
         ["Lag", (each) => el("span", { class: each.lag > 0 ? "warn" : undefined }, count(each.lag)), true],
-        ["The first waits since", (each) => time(each.waits_since_ms)],
+        ["The first waits", (each) => ago(each.waits_since_ms), true],
       ],
       offsets.length > SHOWN_MAX ? offsets.toSorted((one, other) => other.lag - one.lag).slice(0, SHOWN_MAX) : offsets,
       "Nothing is committed yet.",
     ),
     ...(offsets.length ? [lags.draw()] : []),
     pauseForm(name, found.paused, may("alter")),
-    resetForm(name, [...new Set([...offsets.map((each) => each.topic), ...found.topics])], may("reset")),
+    resetForm(name, topicsOf(found, offsets), may("reset")),
     cloneForm(name, may("reset")),
     table(
       "Members",
@@ -82,6 +82,12 @@ export async function group([name]) {
   ];
 }
 
+/** The topics that the group reads, its own at the end. */
+function topicsOf({ topics }, offsets) {
+  const all = [...new Set([...offsets.map((each) => each.topic), ...topics])];
+  return [...all.filter((each) => !each.startsWith("%")), ...all.filter((each) => each.startsWith("%"))];
+}
+
 /** Who paused the group, and why. */
 function pausedBy({ operator, principal, reason }) {
   const by = [operator, principal && principal !== operator ? `signed in as ${principal}` : ""].filter(Boolean).join(", ");
@@ -94,6 +100,14 @@ function oldest(offsets) {
   return since === Infinity ? null : el("span", {}, time(since), `, ${duration(Math.max(0, Date.now() - since))}`);
 }
 
+/** The reason of the last attempt; unfolded, all of them, as far as they are kept. */
+function attempts({ history }) {
+  if (!history?.length) return "";
+  const by = (each) => [each.member_id, each.client_id && each.client_id !== each.member_id ? `client ${each.client_id}` : ""].filter(Boolean).join(", ");
+  const items = history.map((each) => el("li", { value: each.attempt }, time(each.at_ms), by(each) ? `, ${by(each)}` : "", `: ${each.reason || "no reason given"}`));
+  return el("details", {}, el("summary", {}, history.at(-1).reason || "no reason given"), el("ol", {}, items));
+}
+
 function deadLetters(name, { messages, next_offset: next, max_offset: end }, denied) {
   return [
     table(
@@ -102,7 +116,7 @@ function deadLetters(name, { messages, next_offset: next, max_offset: end }, den
         ["Message", (each) => messageLink(each.message_id, each.origin?.topic)],
         ["From", (each) => (each.origin ? `${each.origin.topic}, queue ${each.origin.queue}, offset ${each.origin.offset}` : "")],
         ["Attempts", (each) => each.attempt ?? "", true],
-        ["Last reason", (each) => each.history?.at(-1)?.reason ?? ""],
+        ["Last reason", attempts],
         ["Body", (each) => el("code", {}, preview(each))],
         ["Replayed", (each) => time(each.replayed_at_ms)],
         ["Action", (each) => (each.replayed_at_ms ? "" : replayOne(name, each, denied))],

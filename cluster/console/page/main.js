@@ -18,7 +18,7 @@ import { transaction, transactions } from "./transactions.js";
  */
 const VIEWS = [
   [/^\/$/, overview, 5_000],
-  [/^\/topics$/, topics, 0],
+  [/^\/topics$/, topics, 10_000],
   [/^\/topics\/([^/]+)$/, topic, 5_000],
   [/^\/topics\/([^/]+)\/queues\/(\d+)$/, queue, 0],
   [/^\/groups$/, groups, 0],

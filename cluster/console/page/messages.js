@@ -1,12 +1,14 @@
 // Messages: found by id or key, and the story of one.
 
 import { get } from "./api.js";
+import { bodyOf } from "./bodies.js";
 import { caused } from "./caused.js";
 import { el, facts, link, part, table, time } from "./dom.js";
+import { after } from "./lists.js";
 import { missing } from "./problems.js";
 import { timeline } from "./timeline.js";
 
-const [PREVIEW, CAUSES_SHOWN] = [80, 20];
+const [PREVIEW, CAUSES_SHOWN, SUGGESTED] = [80, 20, 10];
 
 /**
  * A link to the view of a message. Without its topic, which may be unknown, all topics are searched.
@@ -56,12 +58,23 @@ export async function find(_, query) {
 }
 
 function form(fields, address) {
-  const inputs = fields.map(([name, , value]) => /** @type {HTMLInputElement} */ (el("input", { id: name, name, value, required: true })));
+  const names = el("datalist", { id: "topic-names" });
+  const suggest = ({ target }) => target.name === "topic" && suggestTopics(names, target.value);
+  const inputs = fields.map(([name, , value]) => /** @type {HTMLInputElement} */ (el("input", { id: name, name, value, required: true, list: name === "topic" ? names.id : undefined, autocomplete: "off" })));
   const go = (event) => {
     event.preventDefault();
     location.hash = address(Object.fromEntries(inputs.map((input) => [input.name, input.value.trim()])));
   };
-  return el("form", { onsubmit: go, class: "row" }, fields.flatMap(([name, label], at) => [el("label", { for: name }, label), inputs[at]]), el("button", {}, "Find"));
+  return el("form", { onsubmit: go, oninput: suggest, onfocusin: suggest, class: "row" }, fields.flatMap(([name, label], at) => [el("label", { for: name }, label), inputs[at]]), names, el("button", {}, "Find"));
+}
+
+let suggested = 0;
+
+/** Suggests the topics from a name on, the ones that begin with it first. @param {HTMLElement} list @param {string} from */
+async function suggestTopics(list, from) {
+  const turn = ++suggested;
+  const { topics } = await get("/v1/topics", { limit: SUGGESTED, after: after(new URLSearchParams({ from })) }).catch(() => ({ topics: [] }));
+  if (turn === suggested) list.replaceChildren(...topics.filter(({ topic }) => topic.startsWith(from)).map(({ topic }) => el("option", { value: topic })));
 }
 
 export async function message([id], query) {
@@ -72,7 +85,8 @@ export async function message([id], query) {
   const [{ messages }] = await Promise.all([get(path, { topic: known }), asked]);
   const topics = [...new Set(messages.map((each) => each.topic))];
   const traces = (await Promise.all(asked ? [asked] : topics.map(traced))).flatMap((each) => each.traces);
-  return [el("h1", {}, `Message ${id}`), ...messages.flatMap((each, at) => story(each, traces[at]))];
+  const as = (form) => `#/messages/${part(id)}?${known ? `topic=${part(known)}&` : ""}body=${form}`;
+  return [el("h1", {}, `Message ${id}`), ...messages.flatMap((each, at) => story(each, traces[at], bodyOf(each, query.get("body"), as)))];
 }
 
 /**
@@ -86,7 +100,7 @@ function causes({ causation_id: ids, causation_topic: topics }) {
   return el("span", {}, ...links.slice(0, CAUSES_SHOWN).flatMap((each, at) => (at ? [", ", each] : [each])), links.length > CAUSES_SHOWN ? `, and ${links.length - CAUSES_SHOWN} more` : null);
 }
 
-function story(message, trace) {
+function story(message, trace, body) {
   return [
     facts([
       ["State", message.state],
@@ -101,24 +115,8 @@ function story(message, trace) {
       ["Caused by", causes(message.properties ?? {})],
       ...Object.entries(message.properties ?? {}).map(([name, value]) => [`Property ${name}`, value]),
     ]),
-    el("h2", {}, "Body"),
-    el("pre", { tabindex: 0, role: "region", "aria-label": "Body" }, body(message)),
+    ...body,
     ...(trace ? [el("h2", {}, "What became of it"), timeline(trace.events)] : []),
     caused(message.message_id, message.topic),
   ];
-}
-
-function body(message) {
-  if (message.body === undefined) return "";
-  return message.encoding === "utf8" ? message.body : hex(atob(message.body)); // as it is: JSON read here would round numbers
-}
-
-function hex(data) {
-  const lines = [];
-  for (let at = 0; at < data.length; at += 16) {
-    const row = [...data.slice(at, at + 16)];
-    const codes = row.map((each) => each.charCodeAt(0).toString(16).padStart(2, "0")).join(" ");
-    lines.push(`${at.toString(16).padStart(6, "0")}  ${codes.padEnd(48)} ${row.map((each) => (/[ -~]/.test(each) ? each : ".")).join("")}`);
-  }
-  return lines.join("\n");
 }

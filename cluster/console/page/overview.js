@@ -2,12 +2,13 @@
 
 import { get } from "./api.js";
 import { Chart } from "./chart.js";
-import { bytes, count, el, link, table, time } from "./dom.js";
+import { bytes, count, el, link, part, table, time } from "./dom.js";
+import { lagColumns } from "./lists.js";
 
 const rates = new Chart("Messages a second at this node", { produced: "first", pulled: "second" });
 
 export async function overview() {
-  const [cluster, counters] = await Promise.all([get("/v1/cluster"), get("/v1/cluster/counters").catch(() => null)]);
+  const [cluster, counters, { groups }] = await Promise.all([get("/v1/cluster"), get("/v1/cluster/counters").catch(() => null), get("/v1/lags", { order: "lag", limit: 10 })]);
   if (counters) rates.counted(cluster.node_id, { produced: counters.produced_messages, pulled: counters.pulled_messages });
   const roles = (node) => (node.node_id === cluster.leader_id ? "leader" : node.membership);
   const answers = (node) => (node.node_id === cluster.node_id || node.connected ? "answers" : el("strong", { class: "bad" }, cluster.role === "leader" ? "does not answer" : "not connected to this node"));
@@ -40,6 +41,15 @@ export async function overview() {
       ],
       cluster.nodes,
     ),
-    ...(counters ? [rates.draw()] : []),
+    ...(counters ? [rates.draw(), ...elsewhere(cluster)] : []),
+    table("Groups with the largest lag", [["Group", (group) => link(`#/groups/${part(group.group)}`, group.group)], ...lagColumns], groups, "No group lags."),
   ];
+}
+
+/** Where the rates are of which a follower knows little: it takes no messages. */
+function elsewhere({ role, leader_id: leader, nodes }) {
+  if (role === "leader") return [];
+  const url = nodes.find((each) => each.node_id === leader)?.url ?? "";
+  const there = /^https?:/.test(url) ? link(`${url}/console`, `node ${leader} has the rates`) : "its console has the rates";
+  return [el("p", { class: "quiet" }, "Producers send to the leader, and most consumers read there: ", there, ".")];
 }

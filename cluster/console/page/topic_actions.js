@@ -1,11 +1,12 @@
 // What can be done to topics: create, alter, send, take a delayed message back.
 
 import { ApiError, get, post, put, remove } from "./api.js";
-import { button, form, wrong } from "./actions.js";
-import { duration, link, part } from "./dom.js";
+import { button, form, why, wrong } from "./actions.js";
+import { bytes, duration, link, part } from "./dom.js";
 import { messageLink } from "./messages.js";
 
-const HOUR_MS = 3_600_000;
+const [HOUR_MS, MIB] = [3_600_000, 1024 * 1024];
+const LIMIT = "MiB of messages that are kept at most; -1 is no limit";
 /** @type {Array<[string, string]>} */
 const TYPES = [
   ["any", "any messages"],
@@ -16,14 +17,16 @@ const TYPES = [
 ];
 
 /** Settings as the API takes them; fields that are empty are left out. @param {Record<string, string>} values */
-function settings({ queues, hours, type }) {
+function settings({ queues, hours, limit, type }) {
   /** @type {Record<string, unknown>} */
   const found = { type };
   if (queues) found.queues = Number(queues);
   if (hours) found.retention_ms = Number(hours) < 0 ? -1 : Math.round(Number(hours) * HOUR_MS);
+  if (limit) found.retention_bytes = Number(limit) < 0 ? -1 : Math.round(Number(limit) * MIB);
   return found;
 }
 
+const atMost = (limit) => (limit === undefined ? "" : limit < 0 ? ", whatever their size" : `, at most ${bytes(limit)}`);
 const kept = (ms) => (ms === undefined ? "" : `, kept ${ms < 0 ? "for ever" : duration(ms)}`);
 
 export const createTopic = () =>
@@ -34,13 +37,14 @@ export const createTopic = () =>
       { name: "topic", label: "Name", required: true, more: { maxlength: 127, pattern: "[\\w%\\|\\-]+" } },
       { name: "queues", label: "Queues; their number can grow later, not shrink", kind: "number", value: 4, required: true, more: { min: 1 } },
       { name: "hours", label: "Hours for which messages are kept; -1 is for ever", kind: "number", value: 72, required: true, more: { min: -1, step: "any" } },
+      { name: "limit", label: `${LIMIT}, as is nothing`, kind: "number", more: { min: -1, step: "any" } },
       { name: "type", label: "Type", value: "any", options: TYPES },
     ],
     button: "Create",
-    question: (values) => `Create topic ${values.topic} with ${values.queues} queues of type ${values.type}${kept(/** @type {any} */ (settings(values).retention_ms))}?`,
+    question: (values) => `Create topic ${values.topic} with ${values.queues} queues of type ${values.type}${kept(/** @type {any} */ (settings(values).retention_ms))}${atMost(settings(values).retention_bytes)}?`,
     run: async (values) => {
       if (await exists(values.topic)) throw wrong(`Topic ${values.topic} exists. Its own view alters it.`);
-      await put(`/v1/topics/${part(values.topic)}`, settings(values));
+      await put(`/v1/topics/${part(values.topic)}`, { ...settings(values), ...why(values) });
       return ["Created: topic ", link(`#/topics/${part(values.topic)}`, values.topic)];
     },
   });
@@ -58,25 +62,26 @@ async function exists(name) {
 
 export function alterTopic(topic, denied) {
   const hours = topic.retention_ms < 0 ? -1 : topic.retention_ms / HOUR_MS;
-  const changes = (values) => Object.fromEntries(Object.entries(settings(values)).filter(([name, value]) => value !== (name === "retention_ms" ? topic.retention_ms : topic[name])));
+  const changes = (values) => Object.fromEntries(Object.entries(settings(values)).filter(([name, value]) => value !== topic[name]));
   return form({
     id: "alter",
     title: "Alter the topic",
-    note: "Messages beyond the time for which they are kept are removed, consumed or not.",
+    note: "Messages beyond the time for which they are kept, or beyond the size, are removed, consumed or not.",
     fields: [
       { name: "queues", label: "Queues; their number cannot shrink", kind: "number", value: topic.queues, required: true, more: { min: topic.queues } },
       { name: "hours", label: "Hours for which messages are kept; -1 is for ever", kind: "number", value: hours, required: true, more: { min: -1, step: "any" } },
+      { name: "limit", label: LIMIT, kind: "number", value: topic.retention_bytes < 0 ? -1 : topic.retention_bytes / MIB, required: true, more: { min: -1, step: "any" } },
       { name: "type", label: "Type", value: topic.type, options: TYPES },
     ],
     button: "Alter",
     question: (values) => {
       const changed = /** @type {Record<string, any>} */ (changes(values));
       if (!Object.keys(changed).length) throw wrong("Nothing is changed.");
-      const said = [changed.queues && `${topic.queues} queues become ${changed.queues}`, changed.retention_ms && `messages are kept ${changed.retention_ms < 0 ? "for ever" : duration(changed.retention_ms)}`, changed.type && `type ${topic.type} becomes ${changed.type}`];
+      const said = [changed.queues && `${topic.queues} queues become ${changed.queues}`, changed.retention_ms && `messages are kept ${changed.retention_ms < 0 ? "for ever" : duration(changed.retention_ms)}`, changed.retention_bytes !== undefined && (changed.retention_bytes < 0 ? "no size is too large" : `at most ${bytes(changed.retention_bytes)} are kept`), changed.type && `type ${topic.type} becomes ${changed.type}`];
       return `Alter topic ${topic.topic}: ${said.filter(Boolean).join("; ")}?`;
     },
     run: async (values) => {
-      await put(`/v1/topics/${part(topic.topic)}`, changes(values));
+      await put(`/v1/topics/${part(topic.topic)}`, { ...changes(values), ...why(values) });
       return ["Altered."];
     },
     denied,
@@ -87,6 +92,7 @@ export function sendForm(topic, denied) {
   return form({
     id: "send",
     title: "Send a message",
+    isPlain: true,
     fields: [
       { name: "body", label: "Body", kind: "textarea", required: true },
       { name: "form", label: "The body is", value: "text", options: [["text", "text"], ["json", "JSON, sent as it is written"], ["hex", "hexadecimal digits"]] },
@@ -143,8 +149,8 @@ export const takeBack = (topic, id, denied) =>
     label: "Take back",
     about: id,
     question: `Take this delayed message of ${topic} back? It will not be delivered.\n\n${id}`,
-    run: async () => {
-      await remove(`/v1/topics/${part(topic)}/scheduled/${part(id)}`);
+    run: async (said) => {
+      await remove(`/v1/topics/${part(topic)}/scheduled/${part(id)}`, said);
       return [`Taken back: ${id} will not be delivered.`];
     },
     denied,

@@ -4,20 +4,46 @@ import { rights } from "./actions.js";
 import { asOf, get } from "./api.js";
 import { Chart } from "./chart.js";
 import { bytes, count, duration, el, link, part, table, time } from "./dom.js";
+import { address, after, fromName, lagColumns, next } from "./lists.js";
 import { messageLink, messageTable } from "./messages.js";
 import { missing } from "./problems.js";
 import { alterTopic, createTopic, sendForm, takeBack } from "./topic_actions.js";
 
-const PAGE = 20;
+const [PAGE, READERS] = [20, 20];
 const rates = new Chart("Messages a second", { sent: "first" });
 const held = (topic) => topic.queue_offsets.reduce((sum, each) => sum + each.max_offset - each.min_offset, 0);
 const size = (of) => (of.bytes === null || of.bytes === undefined ? "" : bytes(of.bytes));
 const limit = (topic) => (topic.retention_bytes > 0 ? `, at most ${bytes(topic.retention_bytes)}` : "");
 const retention = (topic) => (topic.retention_ms < 0 ? "for ever" : duration(topic.retention_ms)) + limit(topic);
 
+/**
+ * By topic: how many messages were ever stored as of which time, and the rate since the look before.
+ * @type {Map<string, {at: number, stored: number, rate: number|null}>}
+ */
+let looks = new Map();
+const stored = (topic) => topic.queue_offsets.reduce((sum, each) => sum + each.max_offset, 0);
+
+/** Notes the rates of the topics since the page was drawn before. @param {Array<any>} found */
+function look(found, at) {
+  looks = new Map(
+    found.map((topic) => {
+      const [last, sum] = [looks.get(topic.topic), stored(topic)];
+      const isClose = last && at - last.at < 1_000; // a rate over a moment says nothing
+      if (isClose || !last || at - last.at > 60_000) return [topic.topic, isClose ? last : { at, stored: sum, rate: null }];
+      return [topic.topic, { at, stored: sum, rate: (1_000 * Math.max(0, sum - last.stored)) / (at - last.at) }];
+    }),
+  );
+}
+
+function rate(topic) {
+  const found = looks.get(topic.topic)?.rate;
+  return found === null || found === undefined ? "" : count(found < 10 ? +found.toFixed(1) : Math.round(found));
+}
+
 export async function topics(_, query) {
   const system = query.get("system") === "true";
   const page = await get("/v1/topics", { limit: 100, after: after(query), system: system || undefined });
+  look(page.topics, asOf(page));
   return [
     el("h1", {}, "Topics"),
     el("p", {}, system ? link("#/topics", "Hide the system's topics") : link("#/topics?system=true", "Show the system's topics too")),
@@ -29,6 +55,7 @@ export async function topics(_, query) {
         ["Type", (topic) => (topic.system ? "system" : topic.type)],
         ["Queues", (topic) => count(topic.queues), true],
         ["Messages", (topic) => count(held(topic)), true],
+        ["Messages/s", rate, true],
         ["Size", size, true],
         ["Kept", retention],
         ["Created", (topic) => time(topic.created_at_ms)],
@@ -41,34 +68,10 @@ export async function topics(_, query) {
   ];
 }
 
-/** The view at `base` with what is given. @param {string} base @param {Record<string, string>} values */
-export function address(base, values) {
-  const given = Object.entries(values).filter(([, value]) => value);
-  return `${base}${given.length ? "?" : ""}${given.map(([name, value]) => `${name}=${part(value)}`).join("&")}`;
-}
-
-/** The name after which a list begins: one before all that begin with `from`, or the last one of the page before. */
-export function after(query) {
-  const from = query.get("from");
-  return from ? `${from.slice(0, -1)}${String.fromCharCode(from.charCodeAt(from.length - 1) - 1)}\x7f` : query.get("after");
-}
-
-/** A form that goes to where names begin so, in a list that is too long to turn its pages. */
-export function fromName(label, base, query, more = {}) {
-  const input = /** @type {HTMLInputElement} */ (el("input", { id: "from", name: "from", value: query.get("from") ?? "", autocomplete: "off" }));
-  const go = (event) => {
-    event.preventDefault();
-    location.hash = address(base, { ...more, from: input.value.trim() });
-  };
-  return el("form", { onsubmit: go, class: "row" }, el("label", { for: "from" }, label), input, el("button", {}, "Show"));
-}
-
-export const next = (after, href) => (after === null || after === undefined ? [] : [el("p", {}, link(href(after), "Next page"))]);
-
 export async function topic([name]) {
-  const [found, may, scheduled] = await Promise.all([get(`/v1/topics/${part(name)}`), rights(`topic:${name}`), get(`/v1/topics/${part(name)}/scheduled`, { limit: 50 }).catch((error) => missing("Delayed messages", error))]);
+  const [found, may, readers, scheduled] = await Promise.all([get(`/v1/topics/${part(name)}`), rights(`topic:${name}`), get("/v1/lags", { topic: name, limit: READERS }), get(`/v1/topics/${part(name)}/scheduled`, { limit: 50 }).catch((error) => missing("Delayed messages", error))]);
   const system = found.system ? "This topic is the system's: only the broker writes to it." : "";
-  rates.counted(name, { sent: found.queue_offsets.reduce((sum, each) => sum + each.max_offset, 0) }, asOf(found));
+  rates.counted(name, { sent: stored(found) }, asOf(found));
   return [
     el("h1", {}, `Topic ${name}`),
     el("p", {}, `${found.system ? "system" : found.type}, ${count(held(found))} messages, kept ${retention(found)}. `, link(`#/find?topic=${part(name)}`, "Find messages by key")),
@@ -86,6 +89,7 @@ export async function topic([name]) {
       found.queue_offsets,
     ),
     rates.draw(),
+    table(readers.next ? `The first ${readers.groups.length} groups that read it` : "Groups that read it", [["Group", (each) => link(`#/groups/${part(each.group)}`, each.group)], ["Members", (each) => count(each.members), true], ...lagColumns.slice(0, 2)], readers.groups, "No group reads it."),
     sendForm(found, system || may("send")),
     alterTopic(found, system || may("alter")),
     ...(scheduled instanceof Node ? [scheduled] : delayed(name, scheduled, may("send"))),

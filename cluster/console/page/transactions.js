@@ -4,7 +4,7 @@ import { attempts, done, rights } from "./actions.js";
 import { get, post } from "./api.js";
 import { count, duration, el, facts, link, part, table, time } from "./dom.js";
 import { timeline } from "./timeline.js";
-import { next } from "./topics.js";
+import { next } from "./lists.js";
 
 const STATES = ["prepared", "discarded", "committed", "rolled_back"];
 

@@ -100,8 +100,39 @@ async def test_an_administrative_call_is_recorded(closed: Node) -> None:
         "request_id": "change-17",
         "trace_id": "a" * 32,
         "detail": None,
+        "operator": None,
+        "reason": None,
         "missing_before": 0,
     }
+
+
+async def test_calls_say_who_wants_them_and_why(closed: Node) -> None:
+    said = {"operator": "ann", "reason": "ticket 17"}
+    offsets = {"offsets": [{"topic": "a", "queue": 0, "offset": 0}]}
+    assert (await closed.call("PUT", "/v1/topics/a", {"queues": 1, **said})).status == 201
+    assert (await closed.call("PUT", "/v1/groups/g/offsets", offsets)).status == 200
+    for method, path, payload, status in (
+        ("PUT", "/v1/cluster/settings", {"reject_transactions": False, **said}, 200),
+        ("POST", "/v1/groups/g/reset", {"topic": "a", "to": "latest", **said}, 200),
+        ("POST", "/v1/groups/h/clone-offsets", {"source": "g", **said}, 200),
+        ("POST", "/v1/groups/g/dead-letters/replay", {"offsets": [0], **said}, 404),
+        ("POST", "/v1/groups/g/pause", said, 200),
+        ("DELETE", f"/v1/groups/h?{urlencode(said)}", None, 204),
+        ("DELETE", f"/v1/topics/a/scheduled/x?{urlencode(said)}", None, 404),
+        ("DELETE", "/v1/topics/a/scheduled/x", None, 404),  # as producers do: it has no record
+    ):
+        answer = await closed.call(method, path, payload)
+        assert answer.status == status, (path, answer)
+    found = await recorded(closed, 8)
+    assert {(each["operator"], each["reason"]) for each in found} == {("ann", "ticket 17")}
+    assert [each["outcome"] for each in found] == ["failed", "done", "done", "failed", *["done"] * 4]
+
+
+async def test_a_reason_that_is_too_long_changes_nothing(closed: Node) -> None:
+    for said in ({"reason": "x" * 256}, {"operator": "x" * 256}, {"reason": 17}):
+        answer = await closed.call("PUT", "/v1/topics/a", {"queues": 1, **said})
+        assert (answer.status, answer.body["code"]) == (400, "invalid_request"), said
+    assert (await closed.call("GET", "/v1/topics/a")).status == 404
 
 
 async def test_reads_and_messages_are_not_recorded_and_failures_are(closed: Node) -> None:

@@ -136,7 +136,7 @@ async def test_an_answer_that_takes_longer_than_it_may_be_old_is_made_once_for_a
     made = 0
     make, waits = SharedAnswers._make, asyncio.Event()
 
-    async def slow(answers: SharedAnswers, path: str, inner: Handler, request: web.Request) -> web.StreamResponse:
+    async def slow(answers: SharedAnswers, key: Any, inner: Handler, request: web.Request) -> web.StreamResponse:
         nonlocal made
         made += 1
 
@@ -144,7 +144,7 @@ async def test_an_answer_that_takes_longer_than_it_may_be_old_is_made_once_for_a
             await waits.wait()
             return await inner(request)
 
-        return await make(answers, path, later, request)
+        return await make(answers, key, later, request)
 
     monkeypatch.setattr(SharedAnswers, "_make", slow)
     asked = [asyncio.create_task(ask(node, TOPIC, "max-age=1")) for _ in range(20)]
@@ -183,3 +183,26 @@ async def test_a_permission_is_asked_for_each_time(tmp_path: Path) -> None:
         for headers, status in ((known, 200), ({"Cache-Control": "max-age=2"}, 401), (known, 200)):
             async with node.session.get("/v1/topics/secret", headers=headers) as response:
                 assert response.status == status
+
+
+async def test_a_list_is_shared_by_those_who_see_the_same(tmp_path: Path) -> None:
+    file = administrator_file(tmp_path)
+    config = node_config(tmp_path / "closed", auth="enforce", admin_token_file=str(file))
+    async with running_node(config, []) as node:
+        node.session.headers["Authorization"] = f"Bearer {ADMINISTRATOR}"
+        await node.call("PUT", "/v1/topics/a", {"queues": 1})
+        rules = [{"actions": ["describe"], "resource": "topic:b"}]
+        assert (await node.call("PUT", "/v1/users/ann", {"rules": rules, "revision": 0})).status == 201
+        token = (await node.call("POST", "/v1/users/ann/tokens", {})).body["token"]
+
+        async def names(shown: str) -> list[str]:
+            headers = {"Authorization": f"Bearer {shown}", "Cache-Control": "max-age=2"}
+            async with node.session.get("/v1/topics", headers=headers) as response:
+                return [each["topic"] for each in (await response.json())["topics"]]
+
+        assert (await names(ADMINISTRATOR), await names(token)) == (["a"], [])
+        await node.call("PUT", "/v1/topics/b", {"queues": 1})
+        assert (await names(ADMINISTRATOR), await names(token)) == (["a"], []), "of a moment ago"
+        rules = [{"actions": ["describe"], "resource": "topic:*"}]
+        assert (await node.call("PUT", "/v1/users/ann", {"rules": rules})).status == 200
+        assert await names(token) == ["a", "b"], "its rules are others"

@@ -92,6 +92,10 @@ def test_the_page_lists_the_faults_with_their_alerts_and_findings() -> None:
     assert rows == [[[name], list(alerts), list(findings)] for name, alerts, findings in tried]
 
 
+def test_the_page_says_how_many_alerts_there_are() -> None:
+    assert re.findall(r"`rules\.yml` \((\d+)\s+alerts\)", METRICS) == [str(len(ALERTS))]
+
+
 def test_links_to_runbooks_lead_to_sections() -> None:
     targets = set(re.findall(r"\(#(\w+)\)", RUNBOOKS))
     assert targets <= {alert.lower() for alert in ALERTS}

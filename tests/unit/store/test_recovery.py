@@ -43,6 +43,11 @@ def test_clean_end() -> None:
     assert log.recovery.case is RecoveryCase.CLEAN_END
     assert (log.recovery.segment, log.recovery.end_position) == (segment_name(0), position_of(9))
     assert (log.recovery.records_scanned, log.recovery.cut_bytes, log.recovery.rewritten_bytes) == (8, 0, 0)
+    assert str(log.recovery) == (
+        f"case=clean_end segment={segment_name(0)} end_position={position_of(9)} cut_bytes=0 records_scanned=8 "
+        "rewritten_bytes=0"
+    )
+    assert str(log.recovery._replace(removed_files=("a", "b"))).endswith(" removed_files=a,b")
     assert_holds(log, 8)
 
 

@@ -205,7 +205,8 @@ def outcome_of(record: "AuditRecord") -> str:
             text += " (and let through: auth is permissive)"
     elif record.code:
         text += f": {record.code}"
-    return text + (f" ({record.detail})" if record.detail else "")
+    said = ": ".join(filter(None, (record.operator, record.reason)))
+    return text + "".join(f" ({each})" for each in (record.detail, said) if each)
 
 
 def _row(shown: Shown) -> list[Any]:

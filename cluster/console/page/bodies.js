@@ -1,0 +1,75 @@
+// The body of a message as text, JSON or hexadecimal digits. Each has an address, and none changes what was sent.
+
+import { bytes, el } from "./dom.js";
+
+/** A body has up to 4 MiB, and four times as many characters in hexadecimal digits. */
+const HEX_MAX = 64 * 1024;
+/** JSON that nests deeper is not indented further, so that its size stays in proportion to that of the body. */
+const DEPTH_MAX = 32;
+const FORMS = ["text", "json", "hex"];
+const TITLES = { text: "Text", json: "JSON", hex: "Hex" };
+
+/**
+ * @param {{body?: string, encoding?: string}} message
+ * @param {string|null} asked the form in the address
+ * @param {(form: string) => string} address of the same view with another form
+ */
+export function bodyOf(message, asked, address) {
+  if (message.body === undefined) return [];
+  const text = message.encoding === "utf8" ? message.body : null;
+  const pretty = text === null ? null : indented(text);
+  const form = FORMS.find((each) => each === asked) ?? (text === null ? "hex" : pretty === null ? "text" : "json");
+  const [shown, note] = form === "hex" ? digits(message) : form === "json" && pretty !== null ? [pretty, ""] : [text ?? new TextDecoder().decode(raw(message)), ""];
+  const said = note || (form === "json" && pretty === null ? "It is no JSON, so it is shown as text." : form === "text" && text === null ? "It is no text in UTF-8: what cannot be read is shown as �." : "");
+  return [
+    el("h2", {}, "Body"),
+    el("ul", { class: "tabs" }, FORMS.map((each) => el("li", {}, el("a", { href: address(each), "aria-current": each === form ? "true" : undefined }, TITLES[each])))),
+    ...(said ? [el("p", { class: "quiet" }, said)] : []),
+    el("pre", { tabindex: 0, role: "region", "aria-label": "Body" }, shown),
+  ];
+}
+
+/**
+ * JSON with a line for each value; null if it is none. Only the blanks between its tokens change: numbers stay as they
+ * are written, which a browser that read and wrote them would round.
+ * @param {string} text
+ */
+export function indented(text) {
+  try {
+    if (!(JSON.parse(text) instanceof Object)) return null;
+  } catch {
+    return null;
+  }
+  let depth = 0;
+  const line = () => `\n${"  ".repeat(Math.min(depth, DEPTH_MAX))}`;
+  const lines = [];
+  for (const [token] of text.matchAll(/[{[]\s*[}\]]|[{}[\],:]|"(?:[^"\\]|\\.)*"|[^\s{}[\],:"]+/g)) {
+    if (token === "{" || token === "[") {
+      depth += 1;
+      lines.push(token, line());
+    } else if (token === "}" || token === "]") {
+      depth -= 1;
+      lines.push(line(), token);
+    } else {
+      lines.push(token === "," ? `,${line()}` : token === ":" ? ": " : /^[{[]/.test(token) ? token.replace(/\s/g, "") : token);
+    }
+  }
+  return lines.join("");
+}
+
+/** @param {{body?: string, encoding?: string}} message */
+function raw({ body = "", encoding }) {
+  return encoding === "utf8" ? new TextEncoder().encode(body) : Uint8Array.from(atob(body), (each) => each.charCodeAt(0));
+}
+
+/** @param {{body?: string, encoding?: string}} message */
+function digits(message) {
+  const data = raw(message);
+  const lines = [];
+  for (let at = 0; at < Math.min(data.length, HEX_MAX); at += 16) {
+    const row = [...data.subarray(at, at + 16)];
+    const codes = row.map((each) => each.toString(16).padStart(2, "0")).join(" ");
+    lines.push(`${at.toString(16).padStart(6, "0")}  ${codes.padEnd(48)} ${row.map((each) => (each >= 32 && each < 127 ? String.fromCharCode(each) : ".")).join("")}`);
+  }
+  return [lines.join("\n"), data.length > HEX_MAX ? `These are the first ${bytes(HEX_MAX)} of ${bytes(data.length)}.` : ""];
+}
