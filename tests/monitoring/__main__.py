@@ -28,7 +28,8 @@ from tests.e2e.cluster_process import ClusterProcess, wait_for
 from tests.e2e.small_disk import mounted_at
 from tests.monitoring.closed_node import CLOSED_FAULTS, closed_node
 from tests.monitoring.examination import Doctor
-from tests.monitoring.faults import DISK_BYTES, FAULTS, OPTIONS, Fault, Faults
+from tests.monitoring.faults import DISK_BYTES, OPTIONS, Fault, Faults
+from tests.monitoring.planted import FAULTS
 from tests.monitoring.prometheus import WINDOW, Prometheus
 from tests.requirements import PROMETHEUS, SMALL_DISK
 

@@ -10,7 +10,8 @@ import pytest
 
 from keelmq.admin import ClusterStatus
 from keelmq.cli.operations.exposition import Reading, increase, quantile
-from keelmq.cli.operations.findings import Seen, findings_of, waiting_groups
+from keelmq.cli.operations.findings import findings_of, waiting_groups
+from keelmq.cli.operations.seen import Seen
 
 PAGE: Final = (Path(__file__).parents[3] / "docs" / "cli.md").read_text()
 SOURCE: Final = (Path(__file__).parents[3] / "client" / "keelmq" / "cli" / "operations" / "findings.py").read_text()
@@ -46,6 +47,8 @@ keelmq_transactions_undecided 1.0
 keelmq_transactions_undecided_age_seconds 10.0
 keelmq_dead_letters{{group="g"}} 0.0
 keelmq_backup_age_seconds 3600.0
+keelmq_log_held_seconds{{holder="message"}} 90000.0
+keelmq_log_held_seconds{{holder="transaction"}} 0.0
 keelmq_consumer_lag_seconds{{group="g",queue="0",topic="t"}} 10.0
 """
 FAST: Final = 'keelmq_{0}_seconds_bucket{{le="0.01"}} {1}\nkeelmq_{0}_seconds_bucket{{le="+Inf"}} {1}\n'
@@ -122,6 +125,11 @@ def all_show(**changes: float) -> Callable[[Seen], Seen]:
     return lambda seen: seen._replace(after={node_id: Reading(text(20, changes=changes)) for node_id in seen.after})
 
 
+def without_backups(seen: Seen) -> Seen:
+    shown = re.sub(r"^keelmq_backup_age.*\n", "", text(20), flags=re.MULTILINE)
+    return seen._replace(after={node_id: Reading(shown) for node_id in seen.after})
+
+
 def with_slow(kind: str) -> Callable[[Seen], Seen]:
     def change(seen: Seen) -> Seen:
         before, after = Reading(text(10, kind)), Reading(text(20, kind))
@@ -189,6 +197,7 @@ BROKEN: Final = [
     ("group_paused", with_pause(86_500)),
     ("group_paused", with_pause(60, keelmq_consumer_lag_seconds=400)),
     ("backup_old", all_show(keelmq_backup_age_seconds=27 * 3_600)),
+    ("backup_none", without_backups),
     ("audit_incomplete", with_metrics(keelmq_audit_records_lost_total=8)),
     ("metrics_hidden", lambda seen: seen._replace(after={1: seen.after[1], 2: seen.after[2]})),
 ]
@@ -255,6 +264,18 @@ def test_how_long_something_may_wait_is_for_the_user_to_say() -> None:
 
 def test_the_last_backup_counts_whichever_node_it_was_read_from() -> None:
     assert findings_of(with_metrics(keelmq_backup_age_seconds=27 * 3_600)(healthy())) == []
+
+
+def test_that_there_is_no_backup_is_said_when_all_nodes_say_so_and_messages_are_old() -> None:
+    seen = without_backups(healthy())
+    assert "backup_none" not in codes_of(seen._replace(unreachable={"http://x": "no answer"}))
+    assert "backup_none" not in codes_of(seen._replace(after={1: seen.after[1], 2: seen.after[2]}))
+    young = Reading("keelmq_raft_voters 3")
+    assert "backup_none" not in codes_of(seen._replace(after=dict.fromkeys((1, 2, 3), young)))
+
+
+def codes_of(seen: Seen) -> set[str]:
+    return {finding.code for finding in findings_of(seen)}
 
 
 def test_groups_that_wait_for_long_are_those_to_ask_for_members() -> None:

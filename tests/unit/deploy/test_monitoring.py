@@ -16,7 +16,7 @@ from keelmq.cli.app import app
 from keelmq.cli.lazy import LazyCommand
 from tests.monitoring.__main__ import CERTIFICATE_ALERTS, CERTIFICATE_FINDINGS, CERTIFICATES
 from tests.monitoring.closed_node import CLOSED_FAULTS
-from tests.monitoring.faults import FAULTS
+from tests.monitoring.planted import FAULTS
 from tests.requirements import PROMETHEUS, REPOSITORY, path_of
 from tests.unit.cluster.conftest import Node, node_config, running_node
 
@@ -75,6 +75,11 @@ def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
     sections = RUNBOOKS.split("\n## ")[1:]
     incomplete = [text.split("\n")[0] for text in sections if re.findall(r"^\*\*(\w+)\.\*\*", text, re.M) != PARTS]
     assert incomplete == []
+
+
+def test_the_page_counts_the_alerts() -> None:
+    (count,) = re.findall(r"`rules\.yml` \((\d+)\s+alerts\)", METRICS)
+    assert int(count) == len(ALERTS)
 
 
 def test_every_alert_is_raised_by_a_fault_of_real_nodes() -> None:
