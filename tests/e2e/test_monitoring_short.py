@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from deploy.reporting.result import result_of
-from tests.patience import RUN_PATIENCE_S
+from tests.patience import PATIENCE_S, RUN_PATIENCE_S
 from tests.requirements import PROMETHEUS, REPOSITORY
 
 pytestmark = pytest.mark.process
@@ -26,7 +26,8 @@ WITHOUT_EVENTS = {
 
 def test_faults_raise_their_alerts_and_dashboards_show_something() -> None:
     PROMETHEUS.require()
-    command = [sys.executable, "-m", "tests.monitoring", *(part for name in FAULTS for part in ("--fault", name))]
+    command = [sys.executable, "-m", "tests.monitoring", "--goal-s", str(PATIENCE_S)]
+    command += [part for name in FAULTS for part in ("--fault", name)]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=RUN_PATIENCE_S)
     assert done.returncode == 0, done.stdout + done.stderr
     result = result_of(done.stdout)

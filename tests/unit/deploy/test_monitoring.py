@@ -30,6 +30,8 @@ ALERTS: Final = re.findall(r"- alert: (\w+)$", RULES, re.MULTILINE)
 EXPRESSION: Final = re.compile(r"- alert: (\w+)\n +expr: \|-\n((?: {10}.*\n)+)")
 METRIC: Final = re.compile(r"\b(?:keelmq|process|python)_\w+")
 COMMAND: Final = re.compile(r"`(keelmq [^`]+)`")
+QUICK: Final = ("0m", "15s", "30s")
+UNITS: Final = {"m": "min", "h": "h"}
 PARTS: Final = ["Means", "Look", "Do"]
 
 
@@ -51,6 +53,11 @@ def test_prometheus_takes_the_rules_and_the_example_of_a_configuration(promtool:
 
 def test_every_alert_fires_for_its_fault_and_none_in_a_healthy_cluster(promtool: str) -> None:
     code, output = output_of(promtool, "test", "rules", "rules_test.yml")
+    assert code == 0, output
+
+
+def test_a_restart_raises_no_alert_and_what_stops_the_service_does_within_a_minute(promtool: str) -> None:
+    code, output = output_of(promtool, "test", "rules", "rules_times_test.yml")
     assert code == 0, output
 
 
@@ -80,6 +87,15 @@ def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
 def test_the_page_counts_the_alerts() -> None:
     (count,) = re.findall(r"`rules\.yml` \((\d+)\s+alerts\)", METRICS)
     assert int(count) == len(ALERTS)
+
+
+def test_the_page_names_the_alerts_that_wait_for_longer() -> None:
+    waiting = dict(re.findall(r"- alert: (\w+)\n(?:(?! +- alert).*\n)*?        for: (\w+)$", RULES, re.MULTILINE))
+    longer = [(alert, last) for alert, last in waiting.items() if last not in QUICK]
+    bullet = METRICS.split("* **Alerts that wait for longer**")[1].split("\n* ")[0]
+    assert re.findall(r"`(\w+)` \((\w+ \w+)\)", " ".join(bullet.split())) == [
+        (alert, f"{last[:-1]} {UNITS[last[-1]]}") for alert, last in longer
+    ]
 
 
 def test_every_alert_is_raised_by_a_fault_of_real_nodes() -> None:
