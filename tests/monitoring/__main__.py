@@ -44,7 +44,9 @@ CERTIFICATE_DAYS: Final = 5
 CERTIFICATES: Final = "certificates"
 CERTIFICATE_ALERTS: Final = ("KeelMQHttpCertificateEnds", "KeelMQPeerCertificateEnds")
 CERTIFICATE_FINDINGS: Final = ("certificate_ends",)
-OF_THE_MACHINE: Final = frozenset({"KeelMQLoopSaturated", "KeelMQSyncSlow", "KeelMQCommitSlow", "KeelMQDiskFillsSoon"})
+OF_THE_MACHINE: Final = frozenset(
+    {"KeelMQLoopSaturated", "KeelMQSyncSlow", "KeelMQCommitSlow", "KeelMQDiskFillsSoon", "KeelMQWarningAlarm"}
+)
 """Alerts that a busy machine raises with short windows, whatever the cluster does."""
 WITHOUT_LOAD: Final = frozenset({"KeelMQLoopSaturated"})
 """Those of them that a busy machine raises in an idle cluster, too."""

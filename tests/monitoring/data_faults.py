@@ -1,4 +1,4 @@
-"""Faults of what a node keeps in its data directory."""
+"""Faults of files that a node keeps in its data directory, or is given."""
 
 import contextlib
 import json
@@ -9,7 +9,7 @@ from typing import Final
 
 from cluster.process.data_directory import BACKUP_FILE, IDENTITY_FILE
 from tests.monitoring.examination import COMMAND
-from tests.monitoring.faults import Faults
+from tests.monitoring.faults import QUOTAS, Faults
 from tests.patience import PATIENCE_S
 from tests.requirements import REPOSITORY
 
@@ -30,3 +30,12 @@ def old_backup(faults: Faults) -> Iterator[None]:
     place = str(faults.cluster.directory / "now.backup")
     command = [*COMMAND, "backup", "create", place, "--node", node.url, "--servers", node.url]
     subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, timeout=PATIENCE_S)
+
+
+@contextlib.contextmanager
+def broken_quotas(faults: Faults) -> Iterator[None]:
+    """Replace the file of quotas of a running node by one with a mistake, and mend it."""
+    file = faults.quotas_of(faults.cluster.follower())
+    file.write_text(QUOTAS + "requests_per_second = 5\n")
+    yield
+    file.write_text(QUOTAS)

@@ -50,6 +50,7 @@ TOPIC: Final = "orders"
 GROUP: Final = "shop"
 ONE_MESSAGE: Final = {"messages": [{"body": "1"}]}
 REFUSED_SENDS: Final = 30
+QUOTAS: Final = "[default]\n"
 UNAVAILABLE: Final = 503
 NEXT_NODE: Final = "tests.versions.next_node"
 CHANGES: Final = 7
@@ -83,6 +84,11 @@ class Faults:
             node.module = "tests.monitoring.short_node"
             node.environment[CLOCK_VARIABLE] = str(self._clock_of(node))
             set_offset_ns(self._clock_of(node), 0)
+            self.quotas_of(node).write_text(QUOTAS)
+            node.arguments += ["--quota-file", str(self.quotas_of(node))]
+
+    def quotas_of(self, node: NodeProcess) -> Path:
+        return self.cluster.directory / f"quotas{node.node_id}.toml"
 
     def _clock_of(self, node: NodeProcess) -> Path:
         return self.cluster.directory / f"clock{node.node_id}"

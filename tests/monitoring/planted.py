@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.monitoring.data_faults import old_backup
+from tests.monitoring.data_faults import broken_quotas, old_backup
 from tests.monitoring.faults import Fault, Faults
 from tests.requirements import SMALL_DISK, TRACING
 
@@ -21,6 +21,7 @@ FAULTS: Final[tuple[Fault[Faults], ...]] = (
     ),
     Fault("clock", ("KeelMQClocksApart",), ("clock_wrong",), Faults.wrong_clock),
     Fault("low-disk", ("KeelMQDiskLow", "KeelMQCriticalAlarm"), ("alarm_disk_low",), Faults.low_disk, SMALL_DISK),
+    Fault("broken-quotas", ("KeelMQWarningAlarm",), ("alarm_quotas_refused",), broken_quotas),
     Fault(
         "filling-disk", ("KeelMQDiskFillsSoon",), ("disk_fills",), Faults.filling_disk, SMALL_DISK, Faults.send_large
     ),
