@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from deploy.monitoring.dashboards import DASHBOARDS, DIRECTORY, text_of
 from keelmq.cli.app import app
 from keelmq.cli.lazy import LazyCommand
+from keelmq.cli.operations.alarm_steps import STEPS
 from tests.monitoring.__main__ import CERTIFICATE_ALERTS, CERTIFICATE_FINDINGS, CERTIFICATES
 from tests.monitoring.closed_node import CLOSED_FAULTS
 from tests.monitoring.planted import FAULTS
@@ -138,6 +139,16 @@ def test_runbooks_name_commands_that_exist() -> None:
     assert [wrong for command in sorted(commands) for wrong in wrong_words(command)] == []
     assert list(wrong_words("keelmq group forget")) == ["keelmq group forget: forget"]
     assert list(wrong_words("keelmq group show --frog g")) == ["keelmq group show --frog g: --frog"]
+
+
+def test_the_doctor_has_a_next_step_for_each_alarm_of_the_page() -> None:
+    section = METRICS.split("\n## Alarms\n")[1]
+    assert STEPS.keys() == set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE))
+    commands = {command for step in STEPS.values() for command in re.findall(r"keelmq [a-z][^;,]*", step)}
+    assert len(commands) > 5
+    assert [wrong for command in sorted(commands) for wrong in wrong_words(command)] == []
+    pages = {page for step in STEPS.values() for page in re.findall(r"docs/\w+\.md", step)}
+    assert [page for page in pages if not (REPOSITORY / page).exists()] == []
 
 
 @pytest.fixture

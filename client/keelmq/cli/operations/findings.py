@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
+from keelmq.cli.operations.alarm_steps import OTHER, STEPS
 from keelmq.cli.operations.exposition import Reading, increase, quantile
 from keelmq.cli.operations.seen import Finding, Seen, Severity
 
@@ -133,20 +134,40 @@ def differing_hashes(seen: Seen) -> Iterator[Finding]:
 
 
 def differing_versions(seen: Seen) -> Iterator[Finding]:
-    versions = {status.node_id: status.version for status in seen.members if status.version}
-    if len(set(versions.values())) > 1:
-        evidence = ", ".join(f"node {node_id}: {version}" for node_id, version in sorted(versions.items()))
+    builds = {status.node_id: (status.version, status.commit) for status in seen.members if status.version}
+    if len(set(builds.values())) > 1:
+        evidence = ", ".join(
+            f"node {node_id}: {version}" + f" of commit {commit}" * bool(commit)
+            for node_id, (version, commit) in sorted(builds.items())
+        )
         yield Finding(
             "versions_differ", "warning", "the nodes run different versions", evidence, "keelmq cluster upgrade, later"
         )
 
 
 def alarms(seen: Seen) -> Iterator[Finding]:
+    """Yield a finding for each alarm of a node, unless another finding tells of the same cause: that no node leads, or
+    that a node does not answer. Who does not hear a node that answers is one finding.
+    """
+    is_leaderless = bool(seen.members) and seen.leader is None
+    answering = {str(status.node_id) for status in seen.statuses}
+    unheard: dict[str, dict[int, str]] = {}
     for status in seen.statuses:
         for alarm in status.alarms:
+            if alarm.code == "node_unreachable":
+                if alarm.subject in answering or not seen.unreachable:
+                    unheard.setdefault(alarm.subject, {})[status.node_id] = alarm.detail
+                continue
+            if alarm.code == "no_leader" and is_leaderless:
+                continue
             severity: Severity = "critical" if alarm.severity == "critical" else "warning"
             what = f"node {status.node_id} has the alarm {alarm.code}"
-            yield Finding(f"alarm_{alarm.code}", severity, what, alarm.detail or "(hidden)", STATUS)
+            step = STEPS.get(alarm.code, OTHER)
+            yield Finding(f"alarm_{alarm.code}", severity, what, alarm.detail or "(hidden)", step)
+    for subject, details in unheard.items():
+        what = f"node {subject} is not heard by node {', '.join(map(str, details))}"
+        evidence = "; ".join(dict.fromkeys(filter(None, details.values()))) or "(hidden)"
+        yield Finding("alarm_node_unreachable", "warning", what, evidence, STEPS["node_unreachable"])
 
 
 def nodes_behind(seen: Seen) -> Iterator[Finding]:
