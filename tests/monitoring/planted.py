@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.monitoring.data_faults import broken_quotas, old_backup
+from tests.monitoring.data_faults import broken_quotas, differs, old_backup, put_back
 from tests.monitoring.faults import Fault, Faults
 from tests.requirements import SMALL_DISK, TRACING
 
@@ -38,6 +38,8 @@ FAULTS: Final[tuple[Fault[Faults], ...]] = (
         "leader-changes", ("KeelMQLeaderChangesOften",), ("leader_changes",), Faults.leader_changes, stir=Faults.change
     ),
     Fault("new-disk", ("KeelMQReplicaUnsound",), ("alarm_disk_is_new",), Faults.new_disk),
+    Fault("put-back", ("KeelMQReplicaUnsound",), ("alarm_disk_is_new",), put_back),
+    Fault("differs", ("KeelMQReplicaUnsound",), ("alarm_replica_differs",), differs),
     Fault("backup-old", ("KeelMQBackupOld",), ("backup_old",), old_backup),
     Fault(
         "one-down",
