@@ -33,6 +33,14 @@ METRIC: Final = re.compile(r"\b(?:keelmq|process|python)_\w+")
 COMMAND: Final = re.compile(r"`(keelmq [^`]+)`")
 QUICK: Final = ("0m", "15s", "30s")
 UNITS: Final = {"m": "min", "h": "h"}
+DRAWN: Final = (
+    ("topics", "keelmq_topic_bytes"),
+    ("node", "keelmq_index_stalls_total"),
+    ("node", "keelmq_index_compactions_running"),
+    ("cluster", "keelmq_peer_certificate_expires_timestamp_seconds"),
+    ("cluster", "keelmq_http_certificate_expires_timestamp_seconds"),
+    ("cluster", "keelmq_backup_age_seconds"),
+)
 PARTS: Final = ["Means", "Look", "Do"]
 
 
@@ -174,6 +182,11 @@ async def test_alerts_runbooks_and_dashboards_name_metrics_that_a_node_shows(sho
     for text in (RUNBOOKS, FINDINGS.read_text()):
         assert set(METRIC.findall(text)) - shown - histograms == set()
     assert "keelmq_frogs" not in shown
+
+
+def test_the_dashboards_show_what_somebody_looks_for_after_an_alert() -> None:
+    drawn = {(each.name, name) for each in DASHBOARDS for panel in each.panels for name in METRIC.findall(str(panel))}
+    assert set(DRAWN) <= drawn
 
 
 def test_the_files_of_the_dashboards_are_what_their_source_says() -> None:
