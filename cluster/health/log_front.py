@@ -22,8 +22,9 @@ LogHolderKind = Literal["message", "retry", "dead_letter", "scheduled", "transac
 
 
 class LogHolderView(Response, kw_only=True, frozen=True):
-    """An object that needs the last `bytes` of the log, from the entry at `raft_index` on, since `since_ms`. `subject`
-    is its topic, group, transaction id, node id or backup id, if known."""
+    """An object that needs the log from the entry at `raft_index` on, since `since_ms`. The last `bytes` of the log are
+    kept for it, or for what was stored just before. `subject` is its topic, group, transaction id, node id or backup
+    id, if known."""
 
     kind: LogHolderKind
     subject: str | None
@@ -77,18 +78,28 @@ class LogFront:
                 break
             await asyncio.sleep(0)
         found = [*self._of_state(of_state), *self._of_peers(), *self._of_backups()]
-        self.holders = tuple(sorted(found, key=lambda each: each.raft_index))
+        self.holders = tuple(sorted(found, key=lambda each: (-each.bytes, each.raft_index)))
 
     def _of_state(self, holders: list[LogHolder]) -> Iterator[LogHolderView]:
         for each in holders:
-            kind = _OF_STATE[each.holder]
+            raft_index, since_ms = self._begins(each)
             yield LogHolderView(
-                kind=kind,
+                kind=_OF_STATE[each.holder],
                 subject=each.subject,
-                raft_index=each.raft_index,
-                since_ms=each.since_ms,
+                raft_index=raft_index,
+                since_ms=since_ms,
                 bytes=self._bytes_from(each.raft_index),
             )
+
+    def _begins(self, holder: LogHolder) -> tuple[int, int | None]:
+        """Return from which entry on the subject needs the log, and since when. Where its own first block lies in
+        another entry than the one that is known of it, these are of the first block of anything in the same 4 MiB.
+        """
+        log, own = self._core.log, holder.own
+        if own is None or not max(holder.raft_index, log.first_index) <= own.raft_index <= log.last_index:
+            return holder.raft_index, holder.since_ms
+        is_its_entry = log.position_of(own.raft_index) == own.position
+        return (own.raft_index, own.at_ms) if is_its_entry else (holder.raft_index, holder.since_ms)
 
     def _of_peers(self) -> Iterator[LogHolderView]:
         """Yield, on a leader, the node that is furthest behind, if the log is kept for it."""

@@ -7,12 +7,13 @@ from typing import Annotated, Final
 
 from aiohttp import web
 from msgspec import Meta
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from cluster.budgets.connections import address_of_request
 from cluster.core.between_entries import between_entries
 from cluster.core.core import Core
+from cluster.health.last_backup import LastBackup
 from cluster.http.app import json_response
 from cluster.http.requests import Natural, Request, parse_query
 from cluster.http.responses import Response
@@ -62,17 +63,16 @@ class BackupView(Response, kw_only=True, frozen=True):
 
 
 class BackupApi:
-    """Handles /v1/backups, and owns the backups under way. Use on the event loop only. Nothing of them is durable: a
-    node that starts again knows none of them, and the client begins anew.
+    """Handles /v1/backups, and owns the backups under way. Use on the event loop only. Nothing of them is durable but
+    when the last one was stored: a node that starts again knows none of them, and the client begins anew.
     """
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._streams: dict[str, BackupStream] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._stored_ms: int | None = None
+        self._last = LastBackup(core)
         self._stored = self._given_up = 0
-        self._bytes = 0
         core.metrics.add_gauges(self._gauges)
 
     def routes(self) -> list[Route]:
@@ -169,8 +169,7 @@ class BackupApi:
         self._drop(backup_id)
         if query.stored:
             self._stored += 1
-            self._stored_ms = self._core.steady_ms()
-            self._bytes = stream.size_bytes
+            await self._last.note(stream.begin.index, stream.size_bytes)
         else:
             self._given_up += 1
         logger.info(
@@ -203,6 +202,7 @@ class BackupApi:
 
     def stop(self) -> None:
         """Give all backups up: the node stops."""
+        self._last.stop()
         for backup_id in list(self._streams):
             self._drop(backup_id)
 
@@ -215,11 +215,4 @@ class BackupApi:
             counter = CounterMetricFamily(name, description)
             counter.add_metric([], value)
             yield counter
-        age = GaugeMetricFamily(
-            "keelmq_backup_age_seconds",
-            "Time since the last backup read from this node was stored; absent while this process knows of none",
-        )
-        if self._stored_ms is not None:
-            age.add_metric([], (self._core.steady_ms() - self._stored_ms) / 1000)
-        yield age
-        yield gauge("keelmq_backup_bytes", "Size of that backup; 0 without one", self._bytes)
+        yield from self._last.gauges()

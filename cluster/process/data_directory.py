@@ -3,6 +3,7 @@
     lock           flock()ed while a process uses the directory
     identity       {"cluster_id", "node_id", "incarnation", "cluster_uid"}: compared at every start
     feature_level  {"level", "version"}: of the newest configuration in the log, written before that; absent at level 1
+    backup.json    when the last backup that was read from this node was stored; see cluster/health/last_backup.py
     unfinished     what `keelmqd restore` or `keelmqd recover` has begun here: no node runs on it meanwhile
     log/ hard_state index/ watermarks    see docs/log-format.md
     audit/         what this node was asked to change, and what it denied; see docs/security.md
@@ -37,6 +38,7 @@ REBUILT_FILE: Final = "rebuilt"
 (cluster/process/rebuild.py)."""
 
 UNFINISHED_FILE: Final = "unfinished"
+BACKUP_FILE: Final = "backup.json"
 
 DIRECTORY_MODE: Final = 0o700
 OTHERS_MODE: Final = 0o077

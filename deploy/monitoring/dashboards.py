@@ -95,6 +95,24 @@ CLUSTER: Final = Dashboard(
         ),
         Panel("Refused proposals", "ops", ((rate("keelmq_proposals_refused_total", "code"), "{{code}}"),)),
         Panel("Clocks", "s", ((gauge("keelmq_clock_offset_seconds"), "node {{node_id}} by {{instance}}"),)),
+        Panel(
+            "Certificates end in",
+            "s",
+            tuple(
+                (
+                    f"({gauge(f'keelmq_{kind}_certificate_expires_timestamp_seconds')} > 0) - time()",
+                    f"{kind} {{{{instance}}}}",
+                )
+                for kind in ("peer", "http")
+            ),
+            "Empty without TLS.",
+        ),
+        Panel(
+            "Age of the last backup",
+            "s",
+            (('min by (job) (keelmq_backup_age_seconds{job=~"$job"})', "{{job}}"),),
+            "Empty while no node knows of one.",
+        ),
     ),
 )
 TOPICS: Final = Dashboard(
@@ -132,6 +150,12 @@ TOPICS: Final = Dashboard(
             "Kept messages, top 20",
             "none",
             ((f"topk(20, {of_leader('keelmq_topic_messages', 'topic')})", "{{topic}}"),),
+        ),
+        Panel(
+            "Kept bytes, top 20",
+            "bytes",
+            ((f"topk(20, {of_leader('keelmq_topic_bytes', 'topic')})", "{{topic}}"),),
+            "As stored. Topics have no series below feature level 2.",
         ),
         Panel(
             "Messages out, top 20",
@@ -269,6 +293,21 @@ NODE: Final = Dashboard(
                 (gauge("keelmq_index_memtable_bytes"), "memory {{instance}}"),
                 (gauge("keelmq_index_pending_compaction_bytes"), "to compact {{instance}}"),
             ),
+        ),
+        Panel(
+            "Index stalls",
+            "ops",
+            ((rate("keelmq_index_stalls_total", "instance, kind"), "{{kind}} {{instance}}"),),
+            "stop: RocksDB has stopped all writes. wait: entries had to wait for it.",
+        ),
+        Panel(
+            "Compactions",
+            "none",
+            (
+                (gauge("keelmq_index_compactions_running"), "compactions {{instance}}"),
+                (gauge("keelmq_index_flushes_running"), "flushes {{instance}}"),
+            ),
+            "Under way at the moment of the scrape.",
         ),
         Panel(
             "Memory that clients hold",

@@ -21,6 +21,16 @@ OUTCOMES_LOOKED_AT_MAX: Final = 64
 """Maximum number of entries from the held entry on in which the topic of a scheduled message is looked up."""
 
 
+class OwnBlock(NamedTuple):
+    """The first block that a subject needs: its position in the log, and the entry and the time that are known of it. A
+    block that became visible later than it was stored, as one of a transaction, lies in an earlier entry than that.
+    """
+
+    position: int
+    raft_index: int
+    at_ms: int
+
+
 class LogHolder(NamedTuple):
     """The part of the log that some kind of holder needs."""
 
@@ -31,6 +41,8 @@ class LogHolder(NamedTuple):
     """The replicated clock of that entry in ms; None when this node does not know it any more."""
     subject: str | None
     """The topic, group or transaction id; None when a bounded search does not find it."""
+    own: OwnBlock | None = None
+    """The subject's own first block, somewhere in these 4 MiB; None when the search does not find it."""
 
 
 class LogHolders:
@@ -49,32 +61,34 @@ class LogHolders:
         for holder in Holder:
             held = self._references.first_of(holder) if holder is not Holder.VIEW else None
             if held is not None:
-                subject = yield from self._subject(holder, held)
-                found.append(LogHolder(holder, held.raft_index, self._since_ms(held), subject))
+                subject, own = yield from self._subject(holder, held)
+                found.append(LogHolder(holder, held.raft_index, self._since_ms(held), subject, own))
         return sorted(found, key=lambda each: each.raft_index)
 
     def _since_ms(self, held: HeldFrom) -> int | None:
         first = next(self._outcomes.scan(held.raft_index, held.raft_index), None)
         return first.outcome.clock_ms if first is not None else None
 
-    def _subject(self, holder: Holder, held: HeldFrom) -> Generator[None, None, str | None]:
+    def _subject(self, holder: Holder, held: HeldFrom) -> Generator[None, None, tuple[str | None, OwnBlock | None]]:
         match holder:
             case Holder.TRANSACTION:
                 return self._transaction(held)
             case Holder.SCHEDULED:
-                return self._scheduled(held)
-        topic = yield from self._topic(holder, held)
-        if topic is None:
-            return None
-        return topic.name if holder is Holder.MESSAGE else group_of(topic.name)
+                return self._scheduled(held), None
+        found = yield from self._topic(holder, held)
+        if found is None:
+            return None, None
+        topic, own = found
+        return topic.name if holder is Holder.MESSAGE else group_of(topic.name), own
 
-    def _transaction(self, held: HeldFrom) -> str | None:
-        for view in self._table.oldest_undecided():
-            if any(self._references.is_in_range(batch.position, held) for batch in view.batches):
-                return view.transaction_id
-        return None
+    def _transaction(self, held: HeldFrom) -> tuple[str | None, OwnBlock | None]:
+        for view in sorted(self._table.oldest_undecided(), key=lambda each: each.prepared_index):
+            inside = [each.position for each in view.batches if self._references.is_in_range(each.position, held)]
+            if inside:
+                return view.transaction_id, OwnBlock(min(inside), view.prepared_index, view.prepared_at_ms)
+        return None, None
 
-    def _topic(self, holder: Holder, held: HeldFrom) -> Generator[None, None, Topic | None]:
+    def _topic(self, holder: Holder, held: HeldFrom) -> Generator[None, None, tuple[Topic, OwnBlock] | None]:
         oldest: list[tuple[int, str, int, Topic]] = []  # sorted
 
         def may_be_older(topic: Topic) -> bool:
@@ -93,7 +107,7 @@ class LogHolders:
         for _, _, queue, topic in oldest:
             first = self._queues.first_row(topic, queue)
             if first is not None and first.inline is None and self._references.is_in_range(first.position, held):
-                return topic
+                return topic, OwnBlock(first.position, first.raft_index, first.stored_at_ms)
         return None
 
     def _own_queues(self) -> Iterator[tuple[Topic, int] | None]:

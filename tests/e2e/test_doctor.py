@@ -1,12 +1,19 @@
 """`keelmq doctor` and `keelmq top` on a real cluster, healthy and with a node down."""
 
 import json
+import resource
+from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from deploy.local_nodes import make_secret
+from keelmq.cli.app import app
 from tests.e2e.cluster_process import ClusterProcess, ok, wait_for
 from tests.e2e.fixtures import Shell, own_cluster
+from tests.e2e.small_disk import mounted_at
+from tests.requirements import SMALL_DISK
 
 pytestmark = pytest.mark.process
 
@@ -57,6 +64,47 @@ def test_dead_letters_are_found_with_the_command_for_them(shell: Shell, cluster:
     (finding,) = [each for each in examine(shell)["findings"] if each["code"] == "dead_letters"]
     assert finding["next_step"] == "keelmq dlq list shop"
     assert json.loads(shell("dlq", "list", "shop", "--json").stdout)
+
+
+def test_a_short_limit_a_lagging_group_and_a_cut_off_node_are_found(
+    shell: Shell, cluster: ClusterProcess, tmp_path: Path
+) -> None:
+    leader, node = cluster.wait_leader(), cluster.follower()
+    before = codes(examine(shell))
+    assert not before & {"few_files", "group_lags", "views_differ"}
+
+    resource.prlimit(node.pid, resource.RLIMIT_NOFILE, (1_024, 1_024))
+    (found,) = [each for each in examine(shell)["findings"] if each["code"] == "few_files"]
+    assert found["what"].startswith(f"node {node.node_id} ")
+
+    ok(leader.request("PUT", "/v1/groups/slow", payload={}))
+    offsets = {"offsets": [{"topic": "orders", "queue": 0, "offset": 0}]}
+    ok(leader.request("PUT", "/v1/groups/slow/offsets", payload=offsets))
+    ok(leader.request("POST", "/v1/groups/slow/members", payload={"topics": ["orders"]}))
+    ok(leader.request("POST", "/v1/topics/orders/messages", payload={"messages": [{"body": "1"}]}))
+
+    def lags() -> bool:
+        document = shell.json("doctor", "--seconds", "0", "--waiting", "1ms")
+        return any((each["code"], "slow" in each["what"]) == ("group_lags", True) for each in document["findings"])
+
+    wait_for(lags, "the group to be found, which has a member")
+
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    node.terminate()
+    node.start(extra=["--peer-secret-file", str(make_secret(elsewhere))])
+    wait_for(lambda: "views_differ" in codes(json.loads(shell_output(shell))), "the node without peers to be found")
+
+
+def shell_output(shell: Shell) -> str:
+    """Return what the doctor prints, whatever it finds."""
+    return CliRunner(env=shell.environment).invoke(app, ["doctor", "--seconds", "0", "--json"]).stdout
+
+
+def test_a_file_system_with_few_inodes_is_found(tmp_path: Path) -> None:
+    SMALL_DISK.require()
+    with mounted_at(tmp_path / "node1", inodes=900), ClusterProcess(tmp_path, nodes=1) as cluster:
+        assert "few_inodes" in codes(examine(Shell(cluster)))
 
 
 def test_top_prints_a_line_per_node_and_round(shell: Shell, cluster: ClusterProcess) -> None:

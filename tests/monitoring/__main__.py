@@ -3,7 +3,11 @@
 Prometheus scrapes every second, with the rules of deploy/monitoring/ in shortened form. First no alert may fire. Then
 every query of the dashboards is evaluated. Then the faults come one after the other: while each lasts, its alerts have
 to fire, and `keelmq doctor` has to find it, which it must not have done before; after it the alerts have to end. The
-last line is `RESULT {json}`; the exit status is 1 when an alert or a finding was missing.
+last line is `RESULT {json}`; the exit status is 1 when an alert or a finding was missing or came later than the goal,
+and when a fault was left out because something is not there.
+
+With --shipped the rules, and the times between scrapes and evaluations, are those of deploy/monitoring/: first each
+node is restarted, which must raise no alert, then come the faults that stop the service, or nearly do.
 """
 
 import argparse
@@ -28,7 +32,8 @@ from tests.e2e.cluster_process import ClusterProcess, wait_for
 from tests.e2e.small_disk import mounted_at
 from tests.monitoring.closed_node import CLOSED_FAULTS, closed_node
 from tests.monitoring.examination import Doctor
-from tests.monitoring.faults import DISK_BYTES, FAULTS, OPTIONS, Fault, Faults
+from tests.monitoring.faults import DISK_BYTES, OPTIONS, Fault, Faults
+from tests.monitoring.planted import FAULTS
 from tests.monitoring.prometheus import WINDOW, Prometheus
 from tests.requirements import PROMETHEUS, SMALL_DISK
 
@@ -39,12 +44,24 @@ CERTIFICATE_DAYS: Final = 5
 CERTIFICATES: Final = "certificates"
 CERTIFICATE_ALERTS: Final = ("KeelMQHttpCertificateEnds", "KeelMQPeerCertificateEnds")
 CERTIFICATE_FINDINGS: Final = ("certificate_ends",)
-OF_THE_MACHINE: Final = frozenset({"KeelMQLoopSaturated", "KeelMQSyncSlow", "KeelMQCommitSlow", "KeelMQDiskFillsSoon"})
+OF_THE_MACHINE: Final = frozenset(
+    {"KeelMQLoopSaturated", "KeelMQSyncSlow", "KeelMQCommitSlow", "KeelMQDiskFillsSoon", "KeelMQWarningAlarm"}
+)
 """Alerts that a busy machine raises with short windows, whatever the cluster does."""
 WITHOUT_LOAD: Final = frozenset({"KeelMQLoopSaturated"})
 """Alerts that a busy machine raises in an idle cluster, too."""
 FOUND_WITHOUT_FAULT: Final = frozenset({"loop_late", "sync_slow", "commit_slow"})
 """Findings of the doctor on a busy machine, whatever the cluster does."""
+GOAL_S: Final = 60.0
+"""Seconds within which an alert has to fire, and a finding to be printed."""
+SHIPPED: Final = {
+    "one-down": ("KeelMQNodeDown", "KeelMQPeerSilent", "KeelMQOneFailureFromNoQuorum"),
+    "two-down": ("KeelMQNoQuorum",),
+    "all-down": ("KeelMQAllNodesDown",),
+    "new-disk": ("KeelMQReplicaUnsound",),
+    "low-disk": ("KeelMQDiskLow",),
+}
+"""Alerts that the rules as they are shipped have to raise within the goal, by fault."""
 Victim = TypeVar("Victim")
 VARIABLES: Final = {RATE: WINDOW, "$job": JOB, "$instance": ".*"}
 
@@ -66,6 +83,11 @@ class Trial:
     def firing(self, job: str = JOB) -> set[str]:
         """Return the names of the alerts of one cluster that are firing."""
         return {alert["alertname"] for alert in self._prometheus.firing() if alert.get("job", JOB) == job}
+
+    def fired(self, seconds: float, job: str = JOB) -> set[str]:
+        """Return the names of the alerts of one cluster that were firing at any time within the last seconds."""
+        query = f'count_over_time(ALERTS{{alertstate="firing", job="{job}"}}[{seconds:.0f}s])'
+        return {series["metric"]["alertname"] for series in self._prometheus.query(query)}
 
     def settle(self, job: str = JOB, nodes: int = 3) -> None:
         """Wait until Prometheus has all nodes, and no alert fires that the machine alone cannot explain."""
@@ -170,7 +192,28 @@ def ending_certificates(directory: Path, files: TlsConfig, trial: Trial, prometh
         yield
 
 
-def run(report: Report, directory: Path, chosen: Sequence[str]) -> dict[str, Any]:
+def late(trial: Trial, goal_s: float) -> list[str]:
+    """Return what came later than the goal, with the seconds that it took."""
+    kinds = (trial.raised_s, trial.found_s)
+    times = [(name, what, s) for kind in kinds for name, of in kind.items() for what, s in of.items()]
+    return [f"{name}: {what} after {s} s" for name, what, s in times if s > goal_s]
+
+
+def restart_all(cluster: ClusterProcess, trial: Trial) -> dict[str, Any]:
+    """Restart the nodes one after the other, as an upgrade does. Return how long each was away, and what fired."""
+    begun_s, away_s = time.monotonic(), []
+    for node in cluster.nodes.values():
+        stopped_s = time.monotonic()
+        node.terminate()
+        node.start()
+        cluster.wait_ready()
+        away_s.append(round(time.monotonic() - stopped_s, 1))
+    trial.settle()
+    return {"away_s": away_s, "fired": sorted(trial.fired(time.monotonic() - begun_s) - OF_THE_MACHINE)}
+
+
+def run(report: Report, directory: Path, options: argparse.Namespace) -> dict[str, Any]:
+    chosen = list(SHIPPED) if options.shipped and not options.fault else options.fault
     with contextlib.ExitStack() as stack:
         (directory / "cluster").mkdir()
         if SMALL_DISK.reason is None:
@@ -190,14 +233,22 @@ def run(report: Report, directory: Path, chosen: Sequence[str]) -> dict[str, Any
             TLS_JOB: {"scheme": "https", "tls_config": {"ca_file": ending.ca_file}},
             CLOSED_JOB: {"authorization": {"credentials_file": token_file}},
         }
-        prometheus = stack.enter_context(Prometheus(directory / "prometheus", {JOB: targets}, late_jobs))
+        prometheus = stack.enter_context(
+            Prometheus(directory / "prometheus", {JOB: targets}, late_jobs, shipped=options.shipped)
+        )
         trial = Trial(report, prometheus, cluster)
         trial.settle()
         queries, empty = trial.evaluate_dashboards()
         report.event(f"{queries} queries of dashboards evaluated, {len(empty)} panels without a series: {empty}")
+        restarts = {}
+        if options.shipped:
+            report.step("restarting the nodes, one after the other")
+            restarts = restart_all(cluster, trial)
+            trial.missing += [f"restart: {alert} must not fire" for alert in restarts["fired"]]
+            report.event(f"restarted, away for {restarts['away_s']} s: {restarts['fired'] or 'nothing'} fired")
         for fault in FAULTS:
             if not chosen or fault.name in chosen:
-                trial.provoke(fault, faults)
+                trial.provoke(fault._replace(alerts=SHIPPED[fault.name]) if options.shipped else fault, faults)
         closed = [fault for fault in CLOSED_FAULTS if not chosen or fault.name in chosen]
         if closed:
             report.step("starting a node that enforces permissions")
@@ -223,8 +274,11 @@ def run(report: Report, directory: Path, chosen: Sequence[str]) -> dict[str, Any
             "slowest_s": slowest,
             "raised_s": trial.raised_s,
             "found_s": trial.found_s,
+            "goal_s": options.goal_s,
+            "late": late(trial, options.goal_s),
             "skipped": trial.skipped,
             "missing": trial.missing,
+            "restarts": restarts,
             "queries": queries,
             "panels_without_series": empty,
         }
@@ -236,8 +290,16 @@ def main() -> int:
     parser.add_argument(
         "--fault", action="append", choices=names, default=[], help="Provoke only this one; repeatable."
     )
+    parser.add_argument(
+        "--shipped", action="store_true", help=f"With the rules as they are shipped; the faults {', '.join(SHIPPED)}."
+    )
+    parser.add_argument(
+        "--goal-s", type=float, default=GOAL_S, help="Fail when an alert or a finding takes longer. (%(default)s)"
+    )
     parser.add_argument("--keep", action="store_true", help="Keep the data of the nodes and of Prometheus.")
     options = parser.parse_args()
+    if options.shipped and not set(options.fault) <= set(SHIPPED):
+        parser.error(f"--shipped knows the faults {', '.join(SHIPPED)}")
     report = Report()
     if PROMETHEUS.reason is not None:
         report.text(PROMETHEUS.reason, "problem")
@@ -245,7 +307,7 @@ def main() -> int:
         return 1
     directory = Path(tempfile.mkdtemp(prefix="keelmq-monitoring-"))
     try:
-        result = run(report, directory, options.fault)
+        result = run(report, directory, options)
     finally:
         if options.keep:
             report.text(f"data: {directory}")
@@ -253,8 +315,12 @@ def main() -> int:
             shutil.rmtree(directory, ignore_errors=True)
     for each in result["missing"]:
         report.text(f"did not fire, or was not found: {each}", "problem")
+    for each in result["late"]:
+        report.text(f"later than {options.goal_s:g} s: {each}", "problem")
+    for name, reason in result["skipped"].items():
+        report.text(f"left out: {name}, {reason}", "problem")
     report.result(result)
-    return 1 if result["missing"] else 0
+    return 1 if result["missing"] or result["late"] or result["skipped"] else 0
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from tests.chaos.skewed_node import CLOCK_VARIABLE, set_offset_ns
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, Reply, ok, wait_for
 from tests.e2e.small_disk import MIB
 from tests.e2e.test_faults_disk import inject
-from tests.requirements import SMALL_DISK, TRACING, Requirement
+from tests.requirements import Requirement
 
 MIN_FREE_BYTES: Final = 40 * MIB
 DISK_BYTES: Final = 144 * MIB
@@ -50,6 +50,7 @@ TOPIC: Final = "orders"
 GROUP: Final = "shop"
 ONE_MESSAGE: Final = {"messages": [{"body": "1"}]}
 REFUSED_SENDS: Final = 30
+QUOTAS: Final = "[default]\n"
 UNAVAILABLE: Final = 503
 NEXT_NODE: Final = "tests.versions.next_node"
 CHANGES: Final = 7
@@ -83,6 +84,11 @@ class Faults:
             node.module = "tests.monitoring.short_node"
             node.environment[CLOCK_VARIABLE] = str(self._clock_of(node))
             set_offset_ns(self._clock_of(node), 0)
+            self.quotas_of(node).write_text(QUOTAS)
+            node.arguments += ["--quota-file", str(self.quotas_of(node))]
+
+    def quotas_of(self, node: NodeProcess) -> Path:
+        return self.cluster.directory / f"quotas{node.node_id}.toml"
 
     def _clock_of(self, node: NodeProcess) -> Path:
         return self.cluster.directory / f"clock{node.node_id}"
@@ -319,7 +325,7 @@ class Faults:
     def _restart(self, node: NodeProcess, module: str) -> None:
         node.terminate()
         node.module = module
-        self._start(node)
+        self.start(node)
 
     @contextlib.contextmanager
     def leader_changes(self) -> Iterator[None]:
@@ -342,10 +348,10 @@ class Faults:
         emptied, down = (node for node in self.cluster.alive() if node is not leader)
         for node in (emptied, down):
             node.kill()
-        _empty(emptied.data_dir)
+        empty(emptied.data_dir)
         emptied.start()
         yield
-        self._start(down)
+        self.start(down)
 
     @contextlib.contextmanager
     def one_down(self) -> Iterator[None]:
@@ -368,60 +374,18 @@ class Faults:
         for node in nodes:
             node.kill()
         yield
-        self._start(*nodes)
+        self.start(*nodes)
 
-    def _start(self, *nodes: NodeProcess) -> None:
+    def start(self, *nodes: NodeProcess) -> None:
         for node in nodes:
             node.start()
         self.cluster.wait_ready()
 
 
-def _empty(directory: Path) -> None:
+def empty(directory: Path) -> None:
     """Remove everything in a data directory, which may be a mount point."""
     for path in sorted(directory.rglob("*"), reverse=True):
         if path.is_dir():
             path.rmdir()
         else:
             path.unlink()
-
-
-FAULTS: Final[tuple[Fault[Faults], ...]] = (
-    Fault("log-held", ("KeelMQLogHeld",), ("alarm_log_held",), Faults.log_held),
-    Fault("lag", ("KeelMQConsumerLag",), ("group_without_members",), Faults.lag),
-    Fault("dead-letter", ("KeelMQDeadLetters",), ("dead_letters",), Faults.dead_letter),
-    Fault("undecided", ("KeelMQTransactionsUndecided",), ("transactions_undecided",), Faults.undecided),
-    Fault("discarded", ("KeelMQTransactionsDiscarded",), ("transactions_discarded",), Faults.discarded),
-    Fault(
-        "no-space",
-        ("KeelMQWritesRefused", "KeelMQRequestsFail"),
-        ("alarm_disk_low",),
-        Faults.no_space,
-        SMALL_DISK,
-    ),
-    Fault("clock", ("KeelMQClocksApart",), ("clock_wrong",), Faults.wrong_clock),
-    Fault("low-disk", ("KeelMQDiskLow", "KeelMQCriticalAlarm"), ("alarm_disk_low",), Faults.low_disk, SMALL_DISK),
-    Fault(
-        "filling-disk", ("KeelMQDiskFillsSoon",), ("disk_fills",), Faults.filling_disk, SMALL_DISK, Faults.send_large
-    ),
-    Fault("slow-sync", ("KeelMQSyncSlow",), ("sync_slow",), Faults.slow_sync, TRACING, Faults.send),
-    Fault("slow-commits", ("KeelMQCommitSlow",), ("commit_slow",), Faults.slow_commits, TRACING, Faults.send),
-    Fault("hanging-sync", ("KeelMQNodeBehind",), ("node_stands",), Faults.hanging_sync, TRACING, Faults.send),
-    Fault("stalled-index", ("KeelMQIndexStalled",), ("index_stalled",), Faults.stalled_index, TRACING),
-    Fault(
-        "late-timers", ("KeelMQTimersLate",), ("timers_late",), Faults.late_timers, stir=Faults.have_late, look_s=12.0
-    ),
-    Fault("other-version", ("KeelMQVersionsDiffer",), ("versions_differ",), Faults.other_version),
-    Fault("stalled-loop", ("KeelMQLoopSaturated",), ("loop_late",), Faults.stalled_loop, stir=Faults.stall),
-    Fault(
-        "leader-changes", ("KeelMQLeaderChangesOften",), ("leader_changes",), Faults.leader_changes, stir=Faults.change
-    ),
-    Fault("new-disk", ("KeelMQReplicaUnsound",), ("alarm_disk_is_new",), Faults.new_disk),
-    Fault(
-        "one-down",
-        ("KeelMQNodeDown", "KeelMQPeerSilent", "KeelMQOneFailureFromNoQuorum"),
-        ("node_unreachable", "quorum_margin"),
-        Faults.one_down,
-    ),
-    Fault("two-down", ("KeelMQNoQuorum",), ("no_quorum", "no_leader"), Faults.two_down),
-    Fault("all-down", ("KeelMQAllNodesDown",), ("node_unreachable",), Faults.all_down),
-)

@@ -1,4 +1,4 @@
-"""A real Prometheus in a directory of its own, with the project's alerts in shortened form."""
+"""A real Prometheus in a directory of its own, with the project's alerts."""
 
 import json
 import os
@@ -19,7 +19,9 @@ from deploy.local_nodes import free_ports
 from tests.e2e.cluster_process import wait_for
 from tests.requirements import REPOSITORY, path_of
 
-RULES: Final = REPOSITORY / "deploy" / "monitoring" / "rules.yml"
+SHIPPED: Final = REPOSITORY / "deploy" / "monitoring"
+RULES: Final = SHIPPED / "rules.yml"
+EXAMPLE: Final = SHIPPED / "prometheus.yml"
 WINDOW: Final = "15s"
 """Window of all rates, in place of those of the rules."""
 PATIENT_S: Final = "> 300"
@@ -37,18 +39,30 @@ def shortened(rules: str) -> str:
     return re.sub(r"\[\d+[mh]\]", f"[{WINDOW}]", rules).replace(PATIENT_S, IMPATIENT_S)
 
 
+def intervals(*, shipped: bool) -> dict[str, str]:
+    """Return how often Prometheus scrapes and evaluates: as the example of a configuration says, or each second."""
+    if shipped:
+        return dict(re.findall(r"^  ((?:scrape|evaluation)_interval): (\w+)$", EXAMPLE.read_text(), re.MULTILINE))
+    return {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
+
+
 class Prometheus:
-    """Owns the process within the context. It scrapes every second."""
+    """Owns the process within the context. It has the rules in shortened form, or as they are shipped."""
 
     def __init__(
-        self, directory: Path, jobs: Mapping[str, Sequence[str]], late_jobs: Mapping[str, Mapping[str, Any]]
+        self,
+        directory: Path,
+        jobs: Mapping[str, Sequence[str]],
+        late_jobs: Mapping[str, Mapping[str, Any]],
+        *,
+        shipped: bool = False,
     ) -> None:
         """`jobs` are the targets by job. `late_jobs` are settings of scrapes by job; their targets come by `watch`."""
         self._directory = directory
         (self._port,) = free_ports(1)
         self._process: subprocess.Popen[bytes] | None = None
         directory.mkdir()
-        (directory / "rules.yml").write_text(shortened(RULES.read_text()))
+        (directory / "rules.yml").write_text(RULES.read_text() if shipped else shortened(RULES.read_text()))
         scrapes: list[dict[str, Any]] = [
             {"job_name": job, "static_configs": [{"targets": list(targets)}]} for job, targets in jobs.items()
         ]
@@ -57,7 +71,7 @@ class Prometheus:
             late = {"files": [str(self._targets_of(job))], "refresh_interval": "1s"}
             scrapes.append({"job_name": job, "file_sd_configs": [late], **settings})
         content = {
-            "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+            "global": intervals(shipped=shipped),
             "rule_files": [str(directory / "rules.yml")],
             "scrape_configs": scrapes,
         }

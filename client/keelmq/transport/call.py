@@ -50,6 +50,7 @@ class Call:
         "request",
         "stored_perhaps",
         "tries_left",
+        "unanswered",
         "untrusted",
     )
 
@@ -71,6 +72,8 @@ class Call:
         self.redirects = 0
         self.stored_perhaps = False
         self.last_error: KeelMQError | None = None
+        self.unanswered = 0
+        """Number of tries that ended because no answer came in time; -1 once another try ended in another way."""
         self.untrusted: dict[Origin, NotTrusted] = {}
         """Nodes with which TLS could not begin, because one side does not trust the other."""
 
@@ -105,6 +108,10 @@ class Call:
         if self.tries_left is not None:
             self.tries_left -= 1
 
+    def note_end(self, *, unanswered: bool) -> None:
+        """Note how a try ended that brought no answer."""
+        self.unanswered = self.unanswered + 1 if unanswered and self.unanswered >= 0 else -1
+
     def over(self) -> bool:
         done = self.request.once and self.stored_perhaps
         return done or self.tries_left == 0 or self.deadline.remaining_s() <= 0
@@ -116,6 +123,9 @@ class Call:
         timed_out = self.deadline.remaining_s() <= 0
         end = f"no success within {self.deadline.budget_ms:.0f} ms" if timed_out else "all tries used up"
         why = f": {last.detail}" if last is not None else ""
+        if timed_out and last is not None and last.code == "no_answer" and self.unanswered > 1:
+            # The last try had only what was left of the time, which tells nothing.
+            end, why = f"no answer within {self.deadline.budget_ms:.0f} ms ({self.unanswered} attempts)", ""
         if self.stored_perhaps and self.request.once:
             detail = f"it may or may not have taken effect, and is not repeated; ask what became of it{why}"
             return UnknownOutcome("unknown_outcome", detail)

@@ -28,7 +28,15 @@ from keelmq.transport.answer_time import AnswerTime
 from keelmq.transport.answers import error_of, retry_after_s
 from keelmq.transport.call import Call, Request, is_haste, not_reached
 from keelmq.transport.credentials import Credentials, TokenSource
-from keelmq.transport.http1 import ConnectFailed, ExchangeFailed, HttpClient, HttpResponse, NotTrusted, Origin
+from keelmq.transport.http1 import (
+    AnswerTimedOut,
+    ConnectFailed,
+    ExchangeFailed,
+    HttpClient,
+    HttpResponse,
+    NotTrusted,
+    Origin,
+)
 from keelmq.transport.known_nodes import DEFAULT_SERVERS, KnownNodes, named_by, parse_servers
 from keelmq.transport.node_health import NodeHealth
 from keelmq.transport.retry import Clock, Deadline
@@ -196,6 +204,7 @@ class Connection:
                 call.last_error = Unavailable("no_answer", f"{node.url}: {exc}")
                 call.stored_perhaps = call.stored_perhaps or call.request.writes
                 call.used_a_try()
+                call.note_end(unanswered=isinstance(exc, AnswerTimedOut))
                 # A short timeout says nothing about the node: it keeps its connections and receives the next calls.
                 pause_s = None if is_haste(timeout_s) else self._give_up_on(node, call)
             else:

@@ -61,6 +61,10 @@ class ExchangeFailed(Exception):
     """The request may have reached the server, but no answer arrived."""
 
 
+class AnswerTimedOut(ExchangeFailed):
+    """No answer arrived within the available time."""
+
+
 class _Refused(Exception):
     """The server ended the handshake because of this client's certificate, or the lack of one."""
 
@@ -127,7 +131,9 @@ class _Exchange(asyncio.Protocol):
             raise ExchangeFailed("connection closed by the server")
         answer: asyncio.Future[HttpResponse] = self._loop.create_future()
         self._answer = answer
-        timer = self._loop.call_later(timeout_s, self._fail, f"no answer within {timeout_s * 1000:.0f} ms")
+        timer = self._loop.call_later(
+            timeout_s, self._end, AnswerTimedOut(f"no answer within {timeout_s * 1000:.0f} ms")
+        )
         try:
             if body:
                 self._transport.writelines((head, body))

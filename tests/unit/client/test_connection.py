@@ -15,10 +15,11 @@ from keelmq.errors import (
     QuotaExceeded,
     SendTimeout,
     TopicNotFound,
+    Unavailable,
     UnknownOutcome,
 )
 from keelmq.transport.connection import Connection
-from keelmq.transport.http1 import ConnectFailed, ExchangeFailed, HttpResponse
+from keelmq.transport.http1 import AnswerTimedOut, ConnectFailed, ExchangeFailed, HttpResponse
 from keelmq.transport.known_nodes import parse_servers
 from keelmq.transport.retry import Deadline
 from tests.unit.client.scripted import SERVERS, Request, ScriptedTransport, json_answer, problem, redirect
@@ -278,6 +279,17 @@ async def test_a_wait_that_no_node_means_does_no_harm(clock: Clock, after_ms: ob
     with pytest.raises(QuotaExceeded):
         await post(connection, clock, budget_ms=10_000)
     assert 1 <= len(transport.requests) < 500
+
+
+async def test_a_node_that_never_answers_is_told_with_the_whole_time_and_the_attempts(clock: Clock) -> None:
+    def silent(request: Request) -> HttpResponse:
+        clock.now_s += 0.5
+        raise AnswerTimedOut("no answer within 136 ms")
+
+    connection, transport = connect(clock, silent)
+    with pytest.raises(Unavailable, match=r"no_answer: no answer within 2000 ms \(4 attempts\)$"):
+        await connection.call("GET", "/v1/x", deadline=Deadline(2_000, clock), anywhere=True)
+    assert len(transport.requests) == 4
 
 
 async def test_nothing_is_sent_once_the_budget_is_over(clock: Clock) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from keelmq.admin import ClusterStatus
 from keelmq.cli.operations.exposition import Reading, increase, quantile
-from keelmq.cli.operations.findings import Seen, findings_of, waiting_groups
+from keelmq.cli.operations.findings import findings_of, waiting_groups
+from keelmq.cli.operations.seen import Seen
 
 PAGE: Final = (Path(__file__).parents[3] / "docs" / "cli.md").read_text()
 SOURCE: Final = (Path(__file__).parents[3] / "client" / "keelmq" / "cli" / "operations" / "findings.py").read_text()
@@ -46,6 +47,8 @@ keelmq_transactions_undecided 1.0
 keelmq_transactions_undecided_age_seconds 10.0
 keelmq_dead_letters{{group="g"}} 0.0
 keelmq_backup_age_seconds 3600.0
+keelmq_log_held_seconds{{holder="message"}} 90000.0
+keelmq_log_held_seconds{{holder="transaction"}} 0.0
 keelmq_consumer_lag_seconds{{group="g",queue="0",topic="t"}} 10.0
 """
 FAST: Final = 'keelmq_{0}_seconds_bucket{{le="0.01"}} {1}\nkeelmq_{0}_seconds_bucket{{le="+Inf"}} {1}\n'
@@ -122,6 +125,11 @@ def all_show(**changes: float) -> Callable[[Seen], Seen]:
     return lambda seen: seen._replace(after={node_id: Reading(text(20, changes=changes)) for node_id in seen.after})
 
 
+def without_backups(seen: Seen) -> Seen:
+    shown = re.sub(r"^keelmq_backup_age.*\n", "", text(20), flags=re.MULTILINE)
+    return seen._replace(after={node_id: Reading(shown) for node_id in seen.after})
+
+
 def with_slow(kind: str) -> Callable[[Seen], Seen]:
     def change(seen: Seen) -> Seen:
         before, after = Reading(text(10, kind)), Reading(text(20, kind))
@@ -156,6 +164,7 @@ BROKEN: Final = [
     ("leader_changes", all_show(keelmq_raft_elections_won_recently=2)),
     ("hashes_differ", with_status(2, state_hash="def")),
     ("versions_differ", with_status(2, version="2.0")),
+    ("versions_differ", with_status(2, commit="0123abc")),
     ("node_behind", behind),
     ("node_stands", standing),
     ("alarm_disk_slow", with_status(2, alarms=[ALARM])),
@@ -189,6 +198,7 @@ BROKEN: Final = [
     ("group_paused", with_pause(86_500)),
     ("group_paused", with_pause(60, keelmq_consumer_lag_seconds=400)),
     ("backup_old", all_show(keelmq_backup_age_seconds=27 * 3_600)),
+    ("backup_none", without_backups),
     ("audit_incomplete", with_metrics(keelmq_audit_records_lost_total=8)),
     ("metrics_hidden", lambda seen: seen._replace(after={1: seen.after[1], 2: seen.after[2]})),
 ]
@@ -257,6 +267,18 @@ def test_the_last_backup_counts_whichever_node_it_was_read_from() -> None:
     assert findings_of(with_metrics(keelmq_backup_age_seconds=27 * 3_600)(healthy())) == []
 
 
+def test_that_there_is_no_backup_is_said_when_all_nodes_say_so_and_messages_are_old() -> None:
+    seen = without_backups(healthy())
+    assert "backup_none" not in codes_of(seen._replace(unreachable={"http://x": "no answer"}))
+    assert "backup_none" not in codes_of(seen._replace(after={1: seen.after[1], 2: seen.after[2]}))
+    young = Reading("keelmq_raft_voters 3")
+    assert "backup_none" not in codes_of(seen._replace(after=dict.fromkeys((1, 2, 3), young)))
+
+
+def codes_of(seen: Seen) -> set[str]:
+    return {finding.code for finding in findings_of(seen)}
+
+
 def test_groups_that_wait_for_long_are_those_to_ask_for_members() -> None:
     assert waiting_groups(healthy()) == {}
     assert waiting_groups(with_metrics(keelmq_consumer_lag_seconds=400)(healthy())) == {"g": 400.0}
@@ -267,9 +289,36 @@ def test_every_finding_is_broken_here_and_on_the_page() -> None:
         re.findall(r"^        \(\"(\w+)\", \"keelmq", SOURCE, re.M)
     )
     broken = {code for code, _ in BROKEN}
-    assert {code for code in made if code != "alarm_"} == broken - {"alarm_disk_slow"}
+    assert {code for code in made if not code.startswith("alarm_")} == broken - {"alarm_disk_slow"}
     section = PAGE.split("## What the doctor finds")[1].split("\n## ")[0]
     assert broken - {"alarm_disk_slow"} <= set(re.findall(r"`(\w+)`", section))
+
+
+def alarm(code: str, subject: str = "", severity: str = "warning") -> dict[str, Any]:
+    return {"code": code, "severity": severity, "since_ms": 1, "detail": "why", "subject": subject}
+
+
+def test_an_alarm_has_the_next_step_of_its_kind() -> None:
+    (found,) = findings_of(with_status(2, alarms=[alarm("feature_level_behind")])(healthy()))
+    assert found.next_step.startswith("keelmq cluster upgrade")
+    (found,) = findings_of(with_status(2, alarms=[alarm("made_up_later")])(healthy()))
+    assert "keelmq cluster status" in found.next_step
+
+
+def test_a_hung_node_is_one_finding_and_not_one_of_each_that_misses_it() -> None:
+    silent = [alarm("node_unreachable", "3")]
+    seen = healthy()._replace(statuses=[status(1, alarms=silent), status(2, alarms=silent)])
+    hung = seen._replace(unreachable={"http://n3:1": "no answer"}, after={each: seen.after[each] for each in (1, 2)})
+    assert [found.code for found in findings_of(hung)] == ["node_unreachable"]
+    cut_off = healthy()._replace(statuses=[status(1, alarms=silent), status(2, alarms=silent), status(3)])
+    (found,) = findings_of(cut_off)
+    assert (found.code, found.what) == ("alarm_node_unreachable", "node 3 is not heard by node 1, 2")
+
+
+def test_a_missing_leader_is_one_finding_for_all_nodes() -> None:
+    said = [alarm("no_leader", severity="critical")]
+    assert codes_of(on_all(**LIKE_FOLLOWERS, alarms=said)(healthy())) == {"no_leader"}
+    assert codes_of(with_status(2, alarms=said)(healthy())) == {"alarm_no_leader"}, "others have one"
 
 
 def test_critical_findings_come_first() -> None:

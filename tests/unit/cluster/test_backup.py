@@ -8,6 +8,7 @@ import pytest
 from cluster.core import between_entries
 from cluster.operations import backup_api
 from cluster.operations.backup_stream import BackupStream
+from cluster.process.data_directory import BACKUP_FILE, temporary_of
 from raft.node import RaftNode
 from store.snapshots.backup_frames import END, LOG, STATE
 from store.state.machine import StateMachine
@@ -148,3 +149,42 @@ async def test_the_log_stays_as_long_as_a_backup_needs_it(tmp_path: Path, monkey
 
         await node.wait(is_shorter)
     assert not fatal
+
+
+async def shown(node: Node) -> list[str]:
+    """Return what the metrics say of the last backup."""
+    lines = (await node.call("GET", "/metrics")).body.decode().splitlines()
+    return [line for line in lines if line.startswith(("keelmq_backup_age_seconds", "keelmq_backup_bytes"))]
+
+
+async def test_the_last_backup_is_known_after_a_restart(tmp_path: Path) -> None:
+    """Ages go by the wall clock, and are never negative: that clock may have been set back."""
+    fatal: list[str] = []
+    config = node_config(tmp_path)
+    async with running_node(config, fatal) as node:
+        path = f"/v1/backups/{(await begin(node))['backup_id']}"
+        size = sum(map(len, await frames(node, path)))
+        assert await shown(node) == ["keelmq_backup_bytes 0.0"]
+        assert (await node.call("DELETE", f"{path}?stored=true")).status == 204
+    for leapt_ms, age in ((90_000_000, "90000.0"), (-5_000, "0.0")):
+        async with running_node(config, fatal, leapt_ms) as node:
+            assert await shown(node) == [f"keelmq_backup_age_seconds {age}", f"keelmq_backup_bytes {float(size)}"]
+            uid = node.core.state.cluster_uid
+    file = Path(config.data_dir) / BACKUP_FILE
+    of_another = file.read_bytes().replace(uid.encode(), b"of another cluster")
+    for unusable in (of_another, b"{", b"[" * 100_000):
+        file.write_bytes(unusable)
+        async with running_node(config, fatal) as node:
+            assert await shown(node) == ["keelmq_backup_bytes 0.0"]
+    assert not fatal
+
+
+async def test_a_backup_that_cannot_be_noted_is_stored_all_the_same(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    temporary_of(Path(node.core.config.data_dir) / BACKUP_FILE).mkdir()
+    path = f"/v1/backups/{(await begin(node))['backup_id']}"
+    await frames(node, path)
+    assert (await node.call("DELETE", f"{path}?stored=true")).status == 204
+    assert (await shown(node))[0] == "keelmq_backup_age_seconds 0.0"
+    assert "cannot be written" in caplog.text

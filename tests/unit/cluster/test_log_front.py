@@ -54,6 +54,40 @@ async def prepare(node: Node) -> None:
     assert (await node.call("POST", "/v1/transactions", half)).status == 201
 
 
+async def test_a_fresh_transaction_in_an_old_block_is_shown_from_its_own_entry_on(node: Node) -> None:
+    """Bytes are those of the block, of which the log keeps all or nothing."""
+    assert (await node.call("PUT", "/v1/topics/kept", {"queues": 1, "retention_ms": 3_600_000})).status == 201
+    await send(node, topic="kept")
+    old_ms = node.clock.now_ms
+    node.clock.now_ms += 600_000
+    await prepare(node)
+
+    async def is_shown() -> dict[str, Any] | None:
+        found = {each["kind"]: each for each in (await view(node))["log_holders"]}
+        return found if found.keys() >= {"message", "transaction"} else None
+
+    found = await node.wait(is_shown)
+    transaction = (await node.call("GET", "/v1/transactions/t-1")).body
+    shown = found["transaction"]
+    assert (shown["subject"], shown["raft_index"]) == ("t-1", transaction["timeline"][0]["raft_index"])
+    assert shown["since_ms"] == transaction["prepared_at_ms"] == node.clock.now_ms
+    assert shown["bytes"] == found["message"]["bytes"] > len(BODY)
+    assert found["message"]["since_ms"] == old_ms
+    node.clock.now_ms += 5_000
+    metrics = (await node.call("GET", "/metrics")).body.decode()
+    assert 'keelmq_log_held_seconds{holder="transaction"} 5.0' in metrics
+    assert 'keelmq_log_held_seconds{holder="message"} 605.0' in metrics
+
+
+async def test_a_message_of_a_transaction_is_shown_from_its_half_on(node: Node) -> None:
+    """Rows name the entry of the commit, and blocks are in an earlier one."""
+    await prepare(node)
+    prepared_ms = node.clock.now_ms
+    node.clock.now_ms += 1_000
+    assert (await node.call("POST", "/v1/transactions/t-1/commit", {"source": "producer"})).status == 200
+    assert (await wait_for_front(node, "message"))["since_ms"] == prepared_ms
+
+
 async def held_alarms(node: Node) -> list[Any]:
     """Return the alarms about the log's holder. A busy machine may raise others, for a loop that was held up."""
     return [alarm for alarm in (await view(node))["alarms"] if alarm["code"] == "log_held"]

@@ -24,7 +24,7 @@ from keelmq import version as sdk_version
 from keelmq.admin import definitions
 from keelmq.cli.messages import topic as topic_commands
 from keelmq.cli.messages import transaction as transaction_commands
-from keelmq.cli.operations import findings
+from keelmq.cli.operations import findings, seen
 from keelmq.cli.security import auth, authority_directory, certificates
 from keelmq.log import backup_frames as sdk_backup
 from keelmq.log import log_events as sdk_events
@@ -75,7 +75,7 @@ PAIRS: Final = (
     Pair("states for Spark", ["committed", "rolled_back"], [spark_schema.COMMITTED, spark_schema.ROLLED_BACK]),
     Pair("encodings of blocks", names(get_args(message_commands.BlockEncoding)), names(get_args(wire.BlockEncoding))),
     Pair("actions of permissions", names(permissions.ACTIONS), names(get_args(auth.Action))),
-    Pair("severities of alarms", names(get_args(alarms.Severity)), names(get_args(findings.Severity))),
+    Pair("severities of alarms", names(get_args(alarms.Severity)), names(get_args(seen.Severity))),
     Pair("sum of other topics", topic_counters.OTHERS, findings.OTHERS),
     Pair("sum of other principals", topic_counters.OTHERS, quotas.OTHERS),
     Pair("media types", (routes.JSON, routes.MSGPACK), (wire.JSON, wire.MSGPACK)),

@@ -14,9 +14,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from deploy.monitoring.dashboards import DASHBOARDS, DIRECTORY, text_of
 from keelmq.cli.app import app
 from keelmq.cli.lazy import LazyCommand
+from keelmq.cli.operations.alarm_steps import STEPS
 from tests.monitoring.__main__ import CERTIFICATE_ALERTS, CERTIFICATE_FINDINGS, CERTIFICATES
 from tests.monitoring.closed_node import CLOSED_FAULTS
-from tests.monitoring.faults import FAULTS
+from tests.monitoring.planted import FAULTS
 from tests.requirements import PROMETHEUS, REPOSITORY, path_of
 from tests.unit.cluster.conftest import Node, node_config, running_node
 
@@ -30,6 +31,16 @@ ALERTS: Final = re.findall(r"- alert: (\w+)$", RULES, re.MULTILINE)
 EXPRESSION: Final = re.compile(r"- alert: (\w+)\n +expr: \|-\n((?: {10}.*\n)+)")
 METRIC: Final = re.compile(r"\b(?:keelmq|process|python)_\w+")
 COMMAND: Final = re.compile(r"`(keelmq [^`]+)`")
+QUICK: Final = ("0m", "15s", "30s")
+UNITS: Final = {"m": "min", "h": "h"}
+DRAWN: Final = (
+    ("topics", "keelmq_topic_bytes"),
+    ("node", "keelmq_index_stalls_total"),
+    ("node", "keelmq_index_compactions_running"),
+    ("cluster", "keelmq_peer_certificate_expires_timestamp_seconds"),
+    ("cluster", "keelmq_http_certificate_expires_timestamp_seconds"),
+    ("cluster", "keelmq_backup_age_seconds"),
+)
 PARTS: Final = ["Means", "Look", "Do"]
 
 
@@ -54,6 +65,11 @@ def test_every_alert_fires_for_its_fault_and_none_in_a_healthy_cluster(promtool:
     assert code == 0, output
 
 
+def test_a_restart_raises_no_alert_and_what_stops_the_service_does_within_a_minute(promtool: str) -> None:
+    code, output = output_of(promtool, "test", "rules", "rules_times_test.yml")
+    assert code == 0, output
+
+
 @pytest.mark.parametrize("fires", [0, 1], ids=["never", "always"])
 def test_alerts_that_never_or_always_fire_are_noticed(promtool: str, tmp_path: Path, fires: int) -> None:
     expressions = EXPRESSION.findall(RULES)
@@ -75,6 +91,20 @@ def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
     sections = RUNBOOKS.split("\n## ")[1:]
     incomplete = [text.split("\n")[0] for text in sections if re.findall(r"^\*\*(\w+)\.\*\*", text, re.M) != PARTS]
     assert incomplete == []
+
+
+def test_the_page_counts_the_alerts() -> None:
+    (count,) = re.findall(r"`rules\.yml` \((\d+)\s+alerts\)", METRICS)
+    assert int(count) == len(ALERTS)
+
+
+def test_the_page_names_the_alerts_that_wait_for_longer() -> None:
+    waiting = dict(re.findall(r"- alert: (\w+)\n(?:(?! +- alert).*\n)*?        for: (\w+)$", RULES, re.MULTILINE))
+    longer = [(alert, last) for alert, last in waiting.items() if last not in QUICK]
+    bullet = METRICS.split("* **Alerts that wait for longer**")[1].split("\n* ")[0]
+    assert re.findall(r"`(\w+)` \((\w+ \w+)\)", " ".join(bullet.split())) == [
+        (alert, f"{last[:-1]} {UNITS[last[-1]]}") for alert, last in longer
+    ]
 
 
 def test_every_alert_is_raised_by_a_fault_of_real_nodes() -> None:
@@ -123,6 +153,16 @@ def test_runbooks_name_commands_that_exist() -> None:
     assert list(wrong_words("keelmq group show --frog g")) == ["keelmq group show --frog g: --frog"]
 
 
+def test_the_doctor_has_a_next_step_for_each_alarm_of_the_page() -> None:
+    section = METRICS.split("\n## Alarms\n")[1]
+    assert STEPS.keys() == set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE))
+    commands = {command for step in STEPS.values() for command in re.findall(r"keelmq [a-z][^;,]*", step)}
+    assert len(commands) > 5
+    assert [wrong for command in sorted(commands) for wrong in wrong_words(command)] == []
+    pages = {page for step in STEPS.values() for page in re.findall(r"docs/\w+\.md", step)}
+    assert [page for page in pages if not (REPOSITORY / page).exists()] == []
+
+
 @pytest.fixture
 async def shown(tmp_path: Path) -> AsyncIterator[set[str]]:
     """Return the names of all series that a running node may show."""
@@ -146,6 +186,11 @@ async def test_alerts_runbooks_and_dashboards_name_metrics_that_a_node_shows(sho
     for text in (RUNBOOKS, FINDINGS.read_text()):
         assert set(METRIC.findall(text)) - shown - histograms == set()
     assert "keelmq_frogs" not in shown
+
+
+def test_the_dashboards_show_what_somebody_looks_for_after_an_alert() -> None:
+    drawn = {(each.name, name) for each in DASHBOARDS for panel in each.panels for name in METRIC.findall(str(panel))}
+    assert set(DRAWN) <= drawn
 
 
 def test_the_files_of_the_dashboards_are_what_their_source_says() -> None:

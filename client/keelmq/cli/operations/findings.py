@@ -1,14 +1,14 @@
 """Findings of `keelmq doctor`: each check looks at what all nodes say, and yields its findings."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
 
+from keelmq.cli.operations.alarm_steps import OTHER, STEPS
 from keelmq.cli.operations.exposition import Reading, increase, quantile
+from keelmq.cli.operations.seen import Finding, Seen, Severity
 
 if TYPE_CHECKING:
     from keelmq.admin import ClusterStatus
-
-Severity = Literal["critical", "warning"]
 
 BEHIND_ENTRIES: Final = 10_000
 SYNC_S: Final = 0.1
@@ -22,60 +22,16 @@ FILES_MIN: Final = 4_096
 INODES_MIN: Final = 1_000
 CLOCK_S: Final = 0.5
 CERTIFICATE_S: Final = 14 * 86_400.0
-WAITING_S: Final = 300.0
 CHANGES_MAX: Final = 4
 """Changes of leader in a quarter of an hour that need no reason."""
 BACKUP_S: Final = 26 * 3_600.0
 """A day, and the time that a backup may take."""
+UNSAVED_S: Final = 86_400.0
+"""Age of the oldest message from which on somebody should have made a backup."""
 PAUSED_S: Final = 86_400.0
 OTHERS: Final = "(others)"
 STATUS: Final = "keelmq cluster status"
 LOOK_AT_LOG: Final = "read the end of the node's log"
-
-
-class Finding(NamedTuple):
-    """One thing that is wrong: what, by which evidence, and the next command or step."""
-
-    code: str
-    severity: Severity
-    what: str
-    evidence: str
-    next_step: str
-
-    def document(self) -> dict[str, Any]:
-        return self._asdict()
-
-
-class Seen(NamedTuple):
-    """Answers of the nodes about themselves and each other."""
-
-    statuses: "Sequence[ClusterStatus]"
-    unreachable: Mapping[str, str]
-    """URLs of nodes that did not answer, with the error."""
-    before: Mapping[int, Reading]
-    """Metrics by node, at the beginning. Nodes that show none are missing."""
-    after: Mapping[int, Reading]
-    """The same at the end, some seconds later."""
-    moved: "Mapping[int, tuple[ClusterStatus, ClusterStatus]]"
-    """Statuses by node at the beginning and at the end."""
-    now_s: float
-    waiting_s: float = WAITING_S
-    """Seconds for which a message may wait for a group, or a transaction for its decision."""
-    memberless: Collection[str] = ()
-    """Groups of `waiting_groups` that have no members, and hold no message that was popped."""
-
-    @property
-    def members(self) -> "list[ClusterStatus]":
-        return [status for status in self.statuses if not status.removed]
-
-    @property
-    def leader(self) -> "ClusterStatus | None":
-        leading = [status for status in self.members if status.role == "leader"]
-        return max(leading, key=lambda status: status.term, default=None)
-
-    def of_leader(self) -> Reading:
-        leader = self.leader
-        return Reading() if leader is None else self.after.get(leader.node_id, Reading())
 
 
 Check = Callable[[Seen], Iterator[Finding]]
@@ -178,20 +134,40 @@ def differing_hashes(seen: Seen) -> Iterator[Finding]:
 
 
 def differing_versions(seen: Seen) -> Iterator[Finding]:
-    versions = {status.node_id: status.version for status in seen.members if status.version}
-    if len(set(versions.values())) > 1:
-        evidence = ", ".join(f"node {node_id}: {version}" for node_id, version in sorted(versions.items()))
+    builds = {status.node_id: (status.version, status.commit) for status in seen.members if status.version}
+    if len(set(builds.values())) > 1:
+        evidence = ", ".join(
+            f"node {node_id}: {version}" + f" of commit {commit}" * bool(commit)
+            for node_id, (version, commit) in sorted(builds.items())
+        )
         yield Finding(
             "versions_differ", "warning", "the nodes run different versions", evidence, "keelmq cluster upgrade, later"
         )
 
 
 def alarms(seen: Seen) -> Iterator[Finding]:
+    """Yield a finding for each alarm of a node, unless another finding tells of the same cause: that no node leads, or
+    that a node does not answer. Who does not hear a node that answers is one finding.
+    """
+    is_leaderless = bool(seen.members) and seen.leader is None
+    answering = {str(status.node_id) for status in seen.statuses}
+    unheard: dict[str, dict[int, str]] = {}
     for status in seen.statuses:
         for alarm in status.alarms:
+            if alarm.code == "node_unreachable":
+                if alarm.subject in answering or not seen.unreachable:
+                    unheard.setdefault(alarm.subject, {})[status.node_id] = alarm.detail
+                continue
+            if alarm.code == "no_leader" and is_leaderless:
+                continue
             severity: Severity = "critical" if alarm.severity == "critical" else "warning"
             what = f"node {status.node_id} has the alarm {alarm.code}"
-            yield Finding(f"alarm_{alarm.code}", severity, what, alarm.detail or "(hidden)", STATUS)
+            step = STEPS.get(alarm.code, OTHER)
+            yield Finding(f"alarm_{alarm.code}", severity, what, alarm.detail or "(hidden)", step)
+    for subject, details in unheard.items():
+        what = f"node {subject} is not heard by node {', '.join(map(str, details))}"
+        evidence = "; ".join(dict.fromkeys(filter(None, details.values()))) or "(hidden)"
+        yield Finding("alarm_node_unreachable", "warning", what, evidence, STEPS["node_unreachable"])
 
 
 def nodes_behind(seen: Seen) -> Iterator[Finding]:
@@ -366,12 +342,19 @@ def lagging_groups(seen: Seen) -> Iterator[Finding]:
 
 
 def old_backups(seen: Seen) -> Iterator[Finding]:
-    """Yield a finding where backups are made and the last one is old. Nodes forget at a start that there was one."""
+    """Yield a finding where the last backup is old, or messages are and nobody has ever made one."""
     ages = [each.value for shown in seen.after.values() for each in shown.all("keelmq_backup_age_seconds")]
     if ages and min(ages) > BACKUP_S:
         evidence = f"the last one that was stored is {min(ages) / 3_600:.0f} h old"
         step = "keelmq backup list shows those of a directory; look why the one that was due failed"
         yield Finding("backup_old", "warning", "the last backup is old", evidence, step)
+    if ages or seen.unreachable or any(status.node_id not in seen.after for status in seen.members):
+        return  # a node that says nothing may know of one
+    oldest_s = seen.of_leader().value("keelmq_log_held_seconds", holder="message")
+    if oldest_s > UNSAVED_S:
+        evidence = f"no node knows of one, and the oldest message is {oldest_s / 3_600:.0f} h old"
+        step = "keelmq backup create DIR; docs/backup.md, From a timer"
+        yield Finding("backup_none", "warning", "no backup was ever made", evidence, step)
 
 
 def incomplete_audits(seen: Seen) -> Iterator[Finding]:

@@ -1,0 +1,58 @@
+"""Answers of the nodes that `keelmq doctor` goes by, and the form of its findings."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+from keelmq.cli.operations.exposition import Reading
+
+if TYPE_CHECKING:
+    from keelmq.admin import ClusterStatus
+
+Severity = Literal["critical", "warning"]
+
+WAITING_S: Final = 300.0
+
+
+class Finding(NamedTuple):
+    """One thing that is wrong: what, by which evidence, and the next command or step."""
+
+    code: str
+    severity: Severity
+    what: str
+    evidence: str
+    next_step: str
+
+    def document(self) -> dict[str, Any]:
+        return self._asdict()
+
+
+class Seen(NamedTuple):
+    """Answers of the nodes about themselves and each other."""
+
+    statuses: "Sequence[ClusterStatus]"
+    unreachable: Mapping[str, str]
+    """URLs of nodes that did not answer, with the error."""
+    before: Mapping[int, Reading]
+    """Metrics by node, at the beginning. Nodes that show none are missing."""
+    after: Mapping[int, Reading]
+    """The same at the end, some seconds later."""
+    moved: "Mapping[int, tuple[ClusterStatus, ClusterStatus]]"
+    """Statuses by node at the beginning and at the end."""
+    now_s: float
+    waiting_s: float = WAITING_S
+    """Seconds for which a message may wait for a group, or a transaction for its decision."""
+    memberless: Collection[str] = ()
+    """Groups of `waiting_groups` that have no members, and hold no message that was popped."""
+
+    @property
+    def members(self) -> "list[ClusterStatus]":
+        return [status for status in self.statuses if not status.removed]
+
+    @property
+    def leader(self) -> "ClusterStatus | None":
+        leading = [status for status in self.members if status.role == "leader"]
+        return max(leading, key=lambda status: status.term, default=None)
+
+    def of_leader(self) -> Reading:
+        leader = self.leader
+        return Reading() if leader is None else self.after.get(leader.node_id, Reading())
