@@ -4,7 +4,8 @@ import asyncio
 from http import HTTPStatus
 from typing import Any, Final
 
-from aiohttp import web
+from aiohttp import StreamReader, web
+from aiohttp.http import RawRequestMessage
 
 from cluster.problems import Problem
 from cluster.security.client_certificate import ClientCertificate, certificate_of
@@ -39,6 +40,19 @@ class HttpProtocol(web.RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self.client_certificate = certificate_of(transport.get_extra_info("ssl_object"))
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._messages and self._current_request is not None:
+            self._end_broken_body(self._current_request.content)
+
+    def _end_broken_body(self, body: StreamReader) -> None:
+        """Tell the request under way if no more of its body comes: the parser, which only queues what it has found, has
+        lost its place.
+        """
+        message, _ = self._messages[-1]
+        if not isinstance(message, RawRequestMessage) and not body.is_eof() and body.exception() is None:
+            body.set_exception(web.RequestPayloadError("not encoded as its headers say"))
 
     def handle_error(
         self,

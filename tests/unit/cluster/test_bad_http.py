@@ -7,9 +7,7 @@ from tests.unit.cluster.conftest import Node
 from tests.unit.cluster.test_early_answer import address_of
 
 HOST = b"Host: localhost\r\n"
-CHUNKED = (
-    b"POST /v1/topics/t/messages HTTP/1.1\r\n%bContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
-)
+CHUNKED = b"PUT /v1/topics/t HTTP/1.1\r\n%bContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
 HEALTH = b"GET /healthz HTTP/1.1\r\n%b\r\n" % HOST
 BAD = {
     "no-path": b"GET\r\n\r\n",
@@ -59,6 +57,20 @@ async def test_what_is_no_http_is_a_problem_and_ends_the_connection(node: Node) 
         assert headers["x-content-type-options"] == "nosniff", name
         assert len(problem["detail"]) < 300, problem
         assert problem["detail"].isprintable(), problem
+
+
+async def test_a_body_that_breaks_while_it_is_read_is_a_problem_and_ends_the_connection(node: Node) -> None:
+    """Found: the request waited for the rest of its body, and was told request_timeout."""
+    reader, writer = await asyncio.open_connection(*address_of(node))
+    try:
+        writer.write(CHUNKED % (HOST + b"Expect: 100-continue\r\n"))
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(b"2\r\n{}\r\nno number\r\n")
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400 ")
+        assert json.loads(body)["code"] == "invalid_request"
+    finally:
+        writer.close()
 
 
 async def test_requests_in_a_row_are_answered_wherever_they_are_cut(node: Node) -> None:
