@@ -35,6 +35,12 @@ class FarLink:
             raise RuntimeError("the far link did not start")
         return self
 
+    @property
+    def pid(self) -> int:
+        """Process id of the entered link."""
+        assert self._process is not None
+        return self._process.pid
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -49,11 +55,20 @@ class _End(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._one_way_s = one_way_s
         self._under_way: deque[bytes | None] = deque()  # None is the end of the connection
-        self.other: _End | None = None
+        self._late = 0
+        """Number of those under way that are due, and wait for the other end."""
+        self._other: _End | None = None
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+
+    def join(self, other: "_End") -> None:
+        """Relay to `other` from now on, and at once what is due."""
+        self._other = other
+        late, self._late = self._late, 0
+        for _ in range(late):
+            self._arrive()
 
     def data_received(self, data: bytes) -> None:
         self._send(data)
@@ -66,17 +81,22 @@ class _End(asyncio.Protocol):
         self._loop.call_later(self._one_way_s, self._arrive)
 
     def _arrive(self) -> None:
+        if self._other is None:
+            self._late += 1
+            return
         data = self._under_way.popleft()
-        if self.other is None or self.other.transport is None or self.other.transport.is_closing():
+        if self._other.transport is None or self._other.transport.is_closing():
             return
         if data is None:
-            self.other.transport.close()
+            self._other.transport.close()
         else:
-            self.other.transport.write(data)
+            self._other.transport.write(data)
 
 
 class _NearEnd(_End):
-    """The end that the client sees. It connects to the target; data that comes meanwhile waits."""
+    """The end that the client sees. It connects to the target; what is due there meanwhile waits. (Not in the socket:
+    uvloop reads after `connection_made`, even if that has paused reading.)
+    """
 
     def __init__(self, one_way_s: float, target_port: int) -> None:
         super().__init__(one_way_s)
@@ -85,8 +105,6 @@ class _NearEnd(_End):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self.transport = cast(asyncio.Transport, transport)
-        self.transport.pause_reading()
         self._connecting = asyncio.create_task(self._connect())
 
     async def _connect(self) -> None:
@@ -96,8 +114,8 @@ class _NearEnd(_End):
         except OSError:
             self.transport.abort()
             return
-        self.other, far.other = far, self
-        self.transport.resume_reading()
+        self.join(far)
+        far.join(self)
 
 
 async def _relay(one_way_s: float, targets: Mapping[int, int]) -> None:
