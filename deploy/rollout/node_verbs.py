@@ -332,8 +332,6 @@ class NodeVerbs(Verbs):
         """Make what is missing of authority and certificates, or renew these, and bring them to the hosts that are
         reached: a dead one is no reason for the others to expire.
         """
-        if not self._inventory.cluster.tls:
-            raise Failed('certs needs tls = "peers" or "all" in [cluster] of the inventory')
         certificates = Certificates(self._inventory)
         steps = []
         if not certificates.has_authority:

@@ -141,8 +141,6 @@ class Verbs:
 
     def install(self) -> None:
         """Bring the bundle to every host and make it the current release. Running nodes go on as they are."""
-        if self._options.bundle is None:
-            raise Failed("install needs --bundle FILE (make bundle)")
         self._do(self._install_steps(self._all()))
 
     def bootstrap(self) -> None:
