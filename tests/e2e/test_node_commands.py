@@ -88,6 +88,16 @@ def test_a_bundle_has_all_nodes_and_says_what_is_missing(shell: Shell, tmp_path:
     assert "is there" in shell("bundle", str(file), code=2).stderr
 
 
+def test_a_call_has_one_request_id_in_the_audit_of_all_nodes(shell: Shell) -> None:
+    leader = shell.cluster.wait_leader()
+    follower = next(node for node in shell.cluster.nodes.values() if node is not leader)
+    shell("topic", "create", "redirected", "--servers", follower.url)
+    records = shell.json("audit", "list", "--route", "topics/redirected")["records"]
+    assert {each["node_id"] for each in records} == {leader.node_id, follower.node_id}
+    assert {each["outcome"] for each in records} == {"redirected", "done"}
+    assert len({each["request_id"] for each in records}) == 1
+
+
 def drained_at(node: NodeProcess) -> set[int]:
     """Return the nodes that are drained as far as this one knows."""
     status = node.status()
