@@ -46,7 +46,7 @@ from cluster.operations.drain_api import DrainApi
 from cluster.operations.feature_api import FeatureApi
 from cluster.operations.join_api import JoinApi
 from cluster.operations.log_api import LogApi
-from cluster.operations.log_level_api import LogLevelApi
+from cluster.operations.log_level_api import LogLevelApi, NodeConfigApi
 from cluster.operations.log_readers import LogReaders
 from cluster.operations.member_api import MemberApi
 from cluster.operations.quota_api import QuotaApi
@@ -166,6 +166,7 @@ class Services:
             *QuotaApi(self.core).routes(),
             *ClientApi(self.core).routes(),
             *LogLevelApi(self.core).routes(),
+            *NodeConfigApi(self.core).routes(),
             *AuditApi(self.core).routes(),
             *UserApi(self.core).routes(),
             *ConsoleApi().routes(),

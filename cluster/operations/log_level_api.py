@@ -1,18 +1,23 @@
-"""Shows and sets what a node logs, until it is started again or gets a SIGHUP."""
+"""Shows the options that a node runs with, and shows and sets what it logs, until it is started again or gets a
+SIGHUP.
+"""
 
 import logging
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from aiohttp import web
 from msgspec import Meta
 
+from cluster import VERSION
 from cluster.core.core import Core
 from cluster.http.app import json_response, read_json
 from cluster.http.requests import Request
 from cluster.http.responses import Response
 from cluster.http.routes import JSON, Route, json_of
 from cluster.problems import Problem
+from cluster.process.config_description import described
+from cluster.process.config_loading import LoadedConfig
 from cluster.process.logging_setup import Level, is_logger, log_levels, root_level, set_log_level, set_logger_level
 from cluster.security.access import ADMINISTRATION, CLUSTER_DESCRIBED
 
@@ -38,6 +43,23 @@ class LogLevelView(Response, kw_only=True, frozen=True):
     level: str
     configured: str
     loggers: dict[str, str]
+
+
+class OptionView(Response, kw_only=True, frozen=True):
+    """The value of an option as JSON, without credentials, and where it comes from: the file, the variable or the flag;
+    `default` for one that was not given.
+    """
+
+    value: Any
+    source: str
+
+
+class NodeConfigView(Response, kw_only=True, frozen=True):
+    """All options that the node has run with since its start, by name."""
+
+    node_id: int
+    version: str
+    options: dict[str, OptionView]
 
 
 _decoder = msgspec.json.Decoder(LogLevelRequest)
@@ -91,6 +113,27 @@ class LogLevelApi:
             configured=self._core.config.log_level,
             loggers=log_levels(),
         )
+
+
+class NodeConfigApi:
+    """Handles /v1/node/config, for the node that is asked."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def routes(self) -> list[Route]:
+        summary = "Show the options that this node runs with"
+        answers = {200: json_of(NodeConfigView)}
+        return [Route("GET", "/v1/node/config", self.show, summary, answers, CLUSTER_DESCRIBED)]
+
+    async def show(self, _: web.Request) -> web.Response:
+        config = self._core.config
+        given_by = config.given_by if isinstance(config, LoadedConfig) else {}
+        options = {
+            name: OptionView(value=msgspec.Raw(value.encode()), source=given_by.get(name, "default"))
+            for name, value in described(config).items()
+        }
+        return json_response(NodeConfigView(node_id=self._core.raft.node_id, version=VERSION, options=options))
 
 
 def _of(name: str | None) -> str:

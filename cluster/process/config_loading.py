@@ -18,6 +18,12 @@ from cluster.process.quantities import quantity
 from cluster.process.validation import validate
 
 
+class LoadedConfig(NodeConfig, frozen=True, kw_only=True):
+    """The options of a node, and where those that were given come from."""
+
+    given_by: dict[str, str] = msgspec.field(default_factory=dict)
+
+
 def load(file: str | None, environment: Mapping[str, str], flags: Mapping[str, str | Sequence[str]]) -> NodeConfig:
     """Read the three sources and return the validated configuration. Raises ConfigError with option and source."""
     values: dict[str, Any] = {}
@@ -37,7 +43,7 @@ def load(file: str | None, environment: Mapping[str, str], flags: Mapping[str, s
         values[key] = _convert(raw, known[key], variable, strict=False)
     for key, flag in flags.items():
         values[key] = _convert(flag, known[key], known[key].flag, strict=False)
-    return validate(NodeConfig(**values))
+    return validate(LoadedConfig(**values, given_by=sources(file, environment, flags)))
 
 
 def sources(

@@ -1,5 +1,5 @@
 """Measures HTTP requests by route: how long they take, how many are being answered, and which errors they end with.
-Logs those that are slow.
+Logs those that are slow, and at DEBUG every write.
 """
 
 import logging
@@ -36,6 +36,13 @@ class _Route:
         self.labels = (method, path)
         self.in_flight = 0
         self.durations = Durations(BOUNDS_S)
+
+
+def _log_write(route: _Route, scope: RequestScope, spent_s: float) -> None:
+    """Log what was written; the line has the ids of the request, as all its lines."""
+    method, path = route.labels
+    fields = {"method": method, "route": path, "raft_index": scope.raft_index, "duration_ms": round(spent_s * 1000, 1)}
+    logger.debug("write: %s %s, entry %d, took %.1f ms", *fields.values(), extra={FIELDS: fields})
 
 
 class RequestTimes:
@@ -79,6 +86,8 @@ class RequestTimes:
                 route.durations.observe(spent_s)
                 if spent_s >= slow_s:
                     self._log_slow(request, route, scope, spent_s)
+                if scope.raft_index and logger.isEnabledFor(logging.DEBUG):
+                    _log_write(route, scope, spent_s)
                 scope.ended = True
             is_told = response.status >= FIRST_ERROR_STATUS or scope.given_id is not None
             if is_told and not response.prepared:

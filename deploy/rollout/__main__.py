@@ -12,6 +12,7 @@ from deploy.reporting.report import Report
 from deploy.rollout.inventory import InventoryError, read_inventory
 from deploy.rollout.rolling import Unsafe
 from deploy.rollout.side_by_side import AT_ONCE
+from deploy.rollout.usage import UsageError, check_usage
 from deploy.rollout.verbs import ERRORS, Verbs
 from deploy.rollout.ways_back import ACCEPT, WaysBack
 
@@ -32,10 +33,9 @@ def main() -> int:
     options = parse_arguments()
     try:
         inventory = read_inventory(options.inventory)
-    except InventoryError as error:
+        check_usage(inventory, options)
+    except (InventoryError, UsageError) as error:
         return _end(USAGE, str(error))
-    if options.node is not None and all(node.id != options.node for node in inventory.nodes):
-        return _end(USAGE, f"{options.inventory} has no node {options.node}")
     report = Report()
     try:
         verbs = verbs_of(options.verb)(inventory, options, report)

@@ -16,6 +16,8 @@ PROBE_TIMEOUT_S: Final = 3.0
 CALL_TIMEOUT_S: Final = 10.0
 """Longest administrative call; a leader that hands over takes 3 s at most."""
 POLL_S: Final = 0.1
+SAY_EVERY_S: Final = 5.0
+"""Time between two lines that say what is waited for."""
 BEHIND_ENTRIES_MAX: Final = 1_000
 """Number of entries that a follower may lack and still count as a copy of what is committed."""
 ANSWER_BYTES_MAX: Final = 4 << 20
@@ -47,9 +49,10 @@ class ServedElsewhere(Exception):
 class Probe:
     """Asks nodes over HTTP, with the token and the authorities of the inventory."""
 
-    def __init__(self, inventory: Inventory) -> None:
-        """Read token and authorities. Raises OSError when a file cannot be read."""
+    def __init__(self, inventory: Inventory, say: Callable[[str], object] = lambda _: None) -> None:
+        """Read token and authorities; `say` is told what is waited for. Raises OSError when a file cannot be read."""
         self._inventory = inventory
+        self._say = say
         cluster = inventory.cluster
         self._headers: dict[str, str] = {}
         if cluster.token_file:
@@ -134,11 +137,21 @@ class Probe:
         finally:
             connection.close()
 
-    def wait(self, why_not: Callable[[Sequence[View]], str | None], timeout_s: float) -> list[View]:
-        """Ask until `why_not` returns None, and return those answers. Raises Unhealthy with its last reason."""
-        deadline = time.monotonic() + timeout_s
+    def wait(
+        self, why_not: Callable[[Sequence[View]], str | None], timeout_s: float, *, says_at_once: bool = False
+    ) -> list[View]:
+        """Ask until `why_not` returns None, and return those answers. Raises Unhealthy with its last reason, after the
+        first look when `timeout_s` is 0.
+        """
+        begun_s = time.monotonic()
+        say_s = begun_s if says_at_once else begun_s + SAY_EVERY_S
         while (reason := why_not(views := self.views())) is not None:
-            if time.monotonic() > deadline:
+            if timeout_s == 0:
+                raise Unhealthy(reason)
+            if time.monotonic() >= say_s:
+                self._say(f"waiting: {reason}")
+                say_s = time.monotonic() + SAY_EVERY_S
+            if time.monotonic() > begun_s + timeout_s:
                 raise Unhealthy(f"after {timeout_s:.0f} s still {reason}")
             time.sleep(POLL_S)
         return views

@@ -115,7 +115,7 @@ class NodeVerbs(Verbs):
 
     def wait(self) -> None:
         """Return once all nodes are healthy."""
-        wait_whole(self._probe, self._options.timeout_s)
+        wait_whole(self._probe, self._patience_s)
 
     def spare(self) -> None:
         """Return once the others can do without the named node. Raises Unsafe when they cannot."""
@@ -137,7 +137,7 @@ class NodeVerbs(Verbs):
 
     def _refuse_unless_safe(self, node: Node) -> None:
         if not self._options.accept_downtime:
-            refuse_unless_safe(self._probe, node, self._options.timeout_s)
+            refuse_unless_safe(self._probe, node, self._patience_s)
 
     def _lead(self, node: Node) -> None:
         def attempt() -> str | None:
@@ -274,9 +274,11 @@ class NodeVerbs(Verbs):
         return next((str(each["membership"]) for each in status["nodes"] if each["node_id"] == node.id), None)
 
     def _leader(self) -> View:
-        """Return the answer of the leader, for which an election is waited. Raises Unsafe when there is none."""
+        """Return the answer of the leader, for which an election is waited; a dry run looks once. Raises Unsafe when
+        there is none.
+        """
         try:
-            views = self._probe.wait(self._why_no_leader, self._options.timeout_s)
+            views = self._probe.wait(self._why_no_leader, self._patience_s, says_at_once=True)
         except Unhealthy as error:
             raise Unsafe(str(error)) from None
         return next(view for view in views if view.node.id == leader_of(views))
@@ -332,8 +334,6 @@ class NodeVerbs(Verbs):
         """Make what is missing of authority and certificates, or renew these, and bring them to the hosts that are
         reached: a dead one is no reason for the others to expire.
         """
-        if not self._inventory.cluster.tls:
-            raise Failed('certs needs tls = "peers" or "all" in [cluster] of the inventory')
         certificates = Certificates(self._inventory)
         steps = []
         if not certificates.has_authority:

@@ -32,8 +32,6 @@ class RenderVerb(Verbs):
         """Make what is missing of certificates and secret, have keelmqd check every configuration, write the files."""
         try:
             refuse_foreign(self._directory)
-            if self._target != "ansible" and not self._inventory.file.containers.image:
-                raise RenderError("image is missing in [containers] of the inventory: docs/containers.md")
             self._do([*self._material_steps(), Step(f"check and write {self._directory}", self._write)])
         except RenderError as error:
             raise Failed(str(error)) from None

@@ -65,7 +65,8 @@ class Verbs:
         self._inventory = inventory
         self._options = options
         self._report = report
-        self._probe = Probe(inventory)
+        self._probe = Probe(inventory, report.event)
+        self._patience_s: float = 0.0 if options.dry_run else options.timeout_s
         self.steps = self.steps_done = 0
         self.file: Path | str | None = None
         """File that the verb has made."""
@@ -141,8 +142,6 @@ class Verbs:
 
     def install(self) -> None:
         """Bring the bundle to every host and make it the current release. Running nodes go on as they are."""
-        if self._options.bundle is None:
-            raise Failed("install needs --bundle FILE (make bundle)")
         self._do(self._install_steps(self._all()))
 
     def bootstrap(self) -> None:

@@ -123,8 +123,6 @@ class WaysBack(NodeVerbs):
 
     def restore(self) -> None:
         """Make a new cluster of all nodes of the inventory out of a backup, on hosts without data."""
-        if self._options.backup is None:
-            raise Failed("restore needs --backup FILE|S3_URL (keelmq-deploy backup)")
         backup = _described(self._here(self._options.backup))
         nodes = self._all()
         for each in nodes:

@@ -22,6 +22,9 @@ PLACES: Final = {1: 1, 2: 2, 3: 3}
 OTHER_PLACES: Final = {1: 4, 2: 5, 3: 6}
 """The same node ids on other hosts."""
 
+P99_GOAL_MS: Final = 1_000.0
+"""Largest 99th percentile of the calls under load, while nodes are restarted and exchanged."""
+
 
 class Bundles(NamedTuple):
     present: Path
@@ -64,6 +67,18 @@ class Trial:
     async def _destroy(self, at: Deployment | None = None) -> None:
         await self._done("destroy", "--yes", "e2e", at=at)
         assert (at or self._deployment).pids() == {}
+
+
+def latency_figures(name: str, took_s: list[float]) -> dict[str, object]:
+    """Return the latencies of the load's calls for the result, which has those of several trials."""
+    ordered = sorted(took_s)
+    p99_ms = round(1_000 * ordered[len(ordered) * 99 // 100], 1)
+    return {
+        f"{name}_sends": len(ordered),
+        f"{name}_p99_ms": p99_ms,
+        f"{name}_slowest_ms": round(1_000 * ordered[-1], 1),
+        f"{name}_p99_goal_met": p99_ms <= P99_GOAL_MS,
+    }
 
 
 def kill_and_wipe(deployment: Deployment, numbers: Iterable[int]) -> None:

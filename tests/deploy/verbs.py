@@ -5,7 +5,7 @@ import asyncio
 from deploy.reporting.result import result_of
 from tests.chaos.network import host_of
 from tests.deploy.hosts import PEER_PORT
-from tests.deploy.trial import Trial, kill_and_wipe
+from tests.deploy.trial import Trial, kill_and_wipe, latency_figures
 from tests.e2e.deployment import load
 
 
@@ -37,13 +37,11 @@ class Verbs(Trial):
             await self._done("replace", str(number), "--bundle", str(self._bundles.present))
         await self._done("status")
         await self._destroy()
-        took_s.sort()
         return {
             "acknowledged": len(acknowledged),
             "failed_calls": 0,
             "lost": 0,
-            "p99_ms": round(1_000 * took_s[len(took_s) * 99 // 100], 1),
-            "slowest_ms": round(1_000 * took_s[-1], 1),
+            **latency_figures(self.name, took_s),
         }
 
     async def _closed_port(self) -> None:

@@ -1,6 +1,6 @@
 """A real upgrade between two versions over ssh, under load: from the last release to this tree, and back, twice."""
 
-from tests.deploy.trial import Trial
+from tests.deploy.trial import Trial, latency_figures
 from tests.e2e.deployment import load
 
 
@@ -18,7 +18,8 @@ class Versions(Trial):
         deployment.options = {number: {} for number in new}  # the last release knows none of these options
         deployment.write()
         await self._done("bootstrap", "--bundle", str(bundle))
-        async with load(deployment) as acknowledged:
+        took_s: list[float] = []
+        async with load(deployment, took_s) as acknowledged:
             assert await self._versions() == {release.version}
             for _ in range(2):
                 deployment.options = new
@@ -32,7 +33,12 @@ class Versions(Trial):
                 assert await self._versions() == {release.version}
         await self._done("status")
         await self._destroy()
-        return {"former_version": release.version, "version": present, "upgraded_under_load": len(acknowledged)}
+        return {
+            "former_version": release.version,
+            "version": present,
+            "upgraded_under_load": len(acknowledged),
+            **latency_figures(self.name, took_s),
+        }
 
     async def _versions(self) -> set[str]:
         """Return the versions that run, which the table of `status` says."""

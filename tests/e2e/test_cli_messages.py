@@ -1,6 +1,7 @@
 """Tests the `keelmq` commands that look for messages and manage groups, against real brokers."""
 
 import asyncio
+import getpass
 import os
 import subprocess
 import sys
@@ -140,13 +141,38 @@ def test_a_group_is_paused_and_resumed_from_the_shell(shell: Shell, topic: str) 
     assert f"group {group} is paused since " in told
     assert told.endswith("by ann: moved\n")
     assert told.strip() in shell("group", "show", group).stdout
-    again = shell("group", "pause", group, "--reason", "other").stdout
-    assert again == f"group {group} was paused already\n{told}"
+    assert shell("group", "pause", group, "--reason", "moved").stdout == f"group {group} was paused already\n{told}"
+    again = shell("group", "pause", group, "--reason", "other", code=1)
+    assert again.stdout == f"group {group} was paused already\n{told}"
+    assert "the reason that is given now is not kept" in again.stderr
     (line,) = (line for line in shell("group", "list").stdout.splitlines() if group in line)
     assert not line.rstrip().endswith("-")
     resumed = shell.json("group", "resume", group)
     assert (resumed["paused"], resumed["changed"]) == (None, True)
     assert "paused since" not in shell("group", "show", group).stdout
+
+
+def test_who_is_logged_in_is_the_operator(shell: Shell, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = f"unnamed-{topic}"
+    shell.call("PUT", f"/v1/groups/{group}", {})
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    assert shell.json("group", "pause", group)["paused"]["operator"] == getpass.getuser()
+
+
+def test_a_lower_limit_asks_before_messages_go(shell: Shell, topic: str) -> None:
+    shell("topic", "alter", topic, "--retention-ms", "1h")  # it is empty: nothing can go
+    shell("send", topic, "hello")
+    for verb in ("alter", "create"):
+        refused = shell("topic", verb, topic, "--retention-ms", "90", stdin="n\n", code=1)
+        assert "kept for 90 ms from now on? Up to 1 messages go. [y/N]" in refused.stderr
+        refused = shell("topic", verb, topic, "--retention-bytes", "1M", stdin="", code=1)
+        assert "at most 1.0 MiB from now on? Up to 1 messages go." in refused.stderr
+    assert shell.json("topic", "show", topic)["retention_ms"] == 3_600_000
+    assert shell.json("topic", "alter", topic, "--retention-ms", "2h")["retention_ms"] == 7_200_000
+    assert shell.json("topic", "alter", topic, "--retention-bytes", "1G", "--yes")["retention_bytes"] == 1 << 30
+    shell("topic", "alter", topic, "--retention-ms", "1h", stdin="y\n")
+    assert shell.json("topic", "show", topic)["retention_ms"] == 3_600_000
 
 
 def test_offsets_are_cloned_from_the_shell(shell: Shell, topic: str) -> None:

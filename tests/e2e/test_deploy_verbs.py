@@ -226,7 +226,7 @@ def test_a_node_of_a_dead_host_is_removed(deployment: Deployment) -> None:
 
 
 def test_certificates_are_made_renewed_and_read_again(deployment: Deployment) -> None:
-    assert deployment.run("certs").returncode == 1
+    assert deployment.run("certs").returncode == 2
     deployment.cluster["tls"] = "all"
     deployment.urls = {number: url.replace("http:", "https:") for number, url in deployment.urls.items()}
     deployment.write()

@@ -1,8 +1,11 @@
 """Commands that ask every node of a real cluster, or a named one: clients, log level, drain; also one that is away."""
 
 import socket
+import stat
+import tarfile
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -60,6 +63,39 @@ def test_what_the_nodes_log_is_changed_and_taken_back(shell: Shell) -> None:
     finally:
         shell("node", "log-level", "reset")
     assert shell.json("node", "log-level")["nodes"] == before
+
+
+def test_the_configuration_of_the_nodes_is_shown_with_its_sources(shell: Shell) -> None:
+    nodes = shell.json("config", "show")["nodes"]
+    assert [each["options"]["node_id"]["value"] for each in nodes] == [1, 2, 3]
+    assert all(option["source"] != "default" for each in nodes for option in each["options"].values())
+    table = shell("config", "show", "--node", "2", "--effective").stdout
+    assert "default" in table
+    assert "--node-id" in table or "node_id" in table
+
+
+def test_a_bundle_has_all_nodes_and_says_what_is_missing(shell: Shell, tmp_path: Path) -> None:
+    file = tmp_path / "support.tar.gz"
+    told = shell.json("bundle", str(file))
+    parts = ("audit.json", "config.json", "metrics.txt", "status.json")
+    of_nodes = [f"node{number}/{part}" for number in (1, 2, 3) for part in parts]
+    assert told == {"file": str(file), "documents": ["doctor.json", "missing.json", *of_nodes], "missing": []}
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    with tarfile.open(file) as archive:
+        metrics = archive.extractfile("keelmq-bundle/node2/metrics.txt")
+        assert metrics is not None
+        assert b"keelmq_" in metrics.read()
+    assert "is there" in shell("bundle", str(file), code=2).stderr
+
+
+def test_a_call_has_one_request_id_in_the_audit_of_all_nodes(shell: Shell) -> None:
+    leader = shell.cluster.wait_leader()
+    follower = next(node for node in shell.cluster.nodes.values() if node is not leader)
+    shell("topic", "create", "redirected", "--servers", follower.url)
+    records = shell.json("audit", "list", "--route", "topics/redirected")["records"]
+    assert {each["node_id"] for each in records} == {leader.node_id, follower.node_id}
+    assert {each["outcome"] for each in records} == {"redirected", "done"}
+    assert len({each["request_id"] for each in records}) == 1
 
 
 def drained_at(node: NodeProcess) -> set[int]:

@@ -78,7 +78,7 @@ def test_mistakes_change_nothing(inventory: Path, tmp_path: Path) -> None:
     assert "was not rendered by keelmq-deploy" in foreign.stderr
     inventory.write_text(inventory.read_text().replace("[containers]\nimage", "[containers]\n# image"))
     without_image = render(inventory, "compose", "-o", str(tmp_path / "out"))
-    assert without_image.returncode == 1
+    assert without_image.returncode == 2
     assert "image is missing in [containers]" in without_image.stderr
     assert [path.name for path in tmp_path.iterdir() if path.suffix != ".lock"] == ["cluster.toml"]
 

@@ -57,7 +57,9 @@ if TYPE_CHECKING:
     from keelmq.admin.nodes import ConsumedGroup as ConsumedGroup
     from keelmq.admin.nodes import LogLevel as LogLevel
     from keelmq.admin.nodes import NodeCalls as NodeCalls
+    from keelmq.admin.nodes import NodeConfig as NodeConfig
     from keelmq.admin.nodes import NodeDrain as NodeDrain
+    from keelmq.admin.nodes import NodeOption as NodeOption
     from keelmq.admin.producer_groups import ProducerGroup as ProducerGroup
     from keelmq.admin.producer_groups import ProducerGroups as ProducerGroups
     from keelmq.admin.quotas import QuotaUsage as QuotaUsage
@@ -127,7 +129,9 @@ _MODULES = {
     "JoinToken": "changes",
     "LogHolder": "cluster",
     "LogLevel": "nodes",
+    "NodeConfig": "nodes",
     "NodeDrain": "nodes",
+    "NodeOption": "nodes",
     "MessagePage": "messages",
     "MessageTrace": "traces",
     "NewToken": "users",

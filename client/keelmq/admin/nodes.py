@@ -2,10 +2,13 @@
 drained, its audit.
 """
 
+from typing import Any
+
 import msgspec
 
 from keelmq.admin.audit import AuditFilter, AuditPage
 from keelmq.admin.calls import AdminCalls, query_of
+from keelmq.admin.cluster import ClusterStatus
 from keelmq.admin.requests import Drain, SetLogLevel
 from keelmq.admin.view import View
 from keelmq.limits import CLIENTS_MAX
@@ -44,6 +47,21 @@ class LogLevel(View, frozen=True, kw_only=True):
     loggers: dict[str, str]
 
 
+class NodeOption(View, frozen=True, kw_only=True):
+    """The value of an option of a node, without credentials, and where it comes from; `default` if it was not given."""
+
+    value: Any
+    source: str
+
+
+class NodeConfig(View, frozen=True, kw_only=True):
+    """All options that a node has run with since its start, by name."""
+
+    node_id: int
+    version: str
+    options: dict[str, NodeOption]
+
+
 class NodeDrain(View, frozen=True, kw_only=True):
     """Whether a node is drained: an operator wants other nodes to lead. It `leads` all the same while none could take
     over.
@@ -65,6 +83,21 @@ class NodeCalls:
         return await self._calls.pages(
             ConnectedClient, "/v1/cluster/clients", "clients", {"limit": CLIENTS_MAX}, anywhere=True
         )
+
+    async def config(self) -> NodeConfig:
+        """Return the options of the node. Needs the permission `describe` on the cluster."""
+        return await self._calls.view(NodeConfig, "GET", "/v1/node/config", anywhere=True)
+
+    async def metrics(self) -> str:
+        """Return the metrics of the node as text. Needs the permission `describe` on the cluster, unless the node shows
+        them to everybody.
+        """
+        answer = await self._calls.connection.call("GET", "/metrics", accept="text/plain", anywhere=True)
+        return answer.body.decode(errors="replace")
+
+    async def status(self) -> ClusterStatus:
+        """Return the state of the cluster as this node sees it."""
+        return await self._calls.view(ClusterStatus, "GET", "/v1/cluster", anywhere=True)
 
     async def log_level(self) -> LogLevel:
         """Return what the node logs. Needs the permission `describe` on the cluster."""

@@ -25,6 +25,9 @@ SUMMARIES: Final = {
     "operations.cluster": "The state of the cluster.",
     "operations.client": "The clients of the cluster.",
     "operations.node": "Single nodes while they run.",
+    "operations.config": "The configuration that the nodes run with.",
+    "operations.bundle": "Write state, metrics, configuration and audit of all nodes, and what doctor finds, into one "
+    "file.",
     "operations.audit": "List changes and refusals, with the names of those who asked.",
     "operations.definitions": "Export and import what is set: topics, groups, settings, users without tokens.",
     "operations.log": "Show the commit log, as a replica delivers it.",

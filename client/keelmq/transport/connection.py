@@ -11,7 +11,9 @@ Choice of the node:
 """
 
 import asyncio
+import itertools
 import random
+import secrets
 import ssl
 import time
 from collections.abc import Callable, Sequence
@@ -47,6 +49,8 @@ CALL_TIMEOUT_MS: Final = 10_000
 REDIRECTS_IN_A_ROW_MAX: Final = 4
 TIMEOUT_HEADER: Final = "KeelMQ-Timeout-Ms"
 """Header with the time in ms that the client waits for the answer to a write; the broker proposes nothing after it."""
+REQUEST_ID_HEADER: Final = "X-Request-Id"
+"""Header with the id by which nodes name the request in their log and their audit; the same on every try."""
 NODES_KNOWN_S: Final = 300
 """Seconds after which a connection in use asks for the nodes of the cluster again."""
 
@@ -124,6 +128,8 @@ class Connection:
         self._current = origins[int(rng() * len(origins)) % len(origins)]
         self._at_leader = False
         self._closed = False
+        self._ids = f"{secrets.token_hex(4)}-"
+        self._calls = itertools.count(1)
 
     def beside(self, url: str) -> "Connection":
         """Return a connection with the same TLS and credentials to the node at `url` alone. The caller closes it."""
@@ -169,7 +175,7 @@ class Connection:
         SendTimeout when an earlier try may have taken effect and no later one found out. A problem that ends the call
         after such a try is raised as it is, with `outcome_unknown` set.
         """
-        headers = f"Accept: {accept}\r\n"
+        headers = f"Accept: {accept}\r\n{REQUEST_ID_HEADER}: {self._ids}{next(self._calls)}\r\n"
         if body or method != "GET":  # the broker requires it on every write, because a web page cannot send this type
             headers += f"Content-Type: {content_type}\r\n"
         request = Request(

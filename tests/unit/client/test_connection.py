@@ -1,6 +1,7 @@
 """The connection finds the leader and retries inside a time budget."""
 
 import asyncio
+import re
 from collections.abc import Callable
 
 import pytest
@@ -66,6 +67,26 @@ async def test_a_redirect_is_followed_and_the_leader_remembered(clock: Clock) ->
     assert [request.node for request in transport.requests] == ["n1", "n3", "n3"]
     assert connection.current == "http://n3:1"
     assert clock.pauses == []
+
+
+def request_ids(transport: ScriptedTransport) -> list[str]:
+    lines = [line for request in transport.requests for line in request.headers.splitlines()]
+    return [line.partition(": ")[2] for line in lines if line.startswith("X-Request-Id: ")]
+
+
+async def test_a_call_keeps_its_request_id_over_redirects_and_retries(clock: Clock) -> None:
+    """The audit of every node, and the lines of every try, are found by one id."""
+    answers = iter([redirect("http://n3:1/v1/x"), problem(503, "overloaded"), json_answer({}), json_answer({})])
+    connection, transport = connect(clock, lambda _: next(answers))
+    await post(connection, clock)
+    await post(connection, clock)
+    first, *others, second = request_ids(transport)
+    assert others == [first, first]
+    assert re.fullmatch(r"[0-9a-f]{8}-1", first)
+    assert second == first.replace("-1", "-2")
+    other, other_transport = connect(clock, lambda _: json_answer({}))
+    await post(other, clock)
+    assert not set(request_ids(other_transport)) & {first, second}
 
 
 async def test_reads_go_to_the_leader_so_that_they_see_what_was_written(clock: Clock) -> None:

@@ -13,8 +13,9 @@ import pytest
 
 from cluster.main import main
 from cluster.process.addresses import Address, ConfigError
-from cluster.process.config import HEARTBEATS_PER_ELECTION_TIMEOUT_MIN, NodeConfig, options
-from cluster.process.config_loading import load
+from cluster.process.config import HEARTBEATS_PER_ELECTION_TIMEOUT_MIN, options
+from cluster.process.config_description import described
+from cluster.process.config_loading import LoadedConfig, load
 from cluster.process.exit_codes import ExitCode
 from cluster.process.option import Option
 from cluster.run_command import run_parser
@@ -77,7 +78,7 @@ def test_peers_come_from_every_source(tmp_path: Path) -> None:
     variables |= {"KEELMQ_INSECURE_PEERS": "true", "KEELMQ_INSECURE_HTTP": "true"}
     from_environment = load(None, variables, {})
     from_flags = load(None, {}, {"peers": PEERS, **PLAIN})
-    assert from_file == from_environment == from_flags
+    assert described(from_file) == described(from_environment) == described(from_flags)
     assert from_file.nodes()[2].address == Address("10.0.0.2", 7091)
     assert from_file.http_address() == Address("10.0.0.1", 7081)
     assert from_file.peer_address() == Address("10.0.0.1", 7091)
@@ -214,7 +215,7 @@ def test_unknown_options_are_errors(tmp_path: Path) -> None:
 
 
 def test_variables_of_the_client_are_left_alone() -> None:
-    assert load(None, {"KEELMQ_SERVERS": "http://127.0.0.1:7081"}, {}) == NodeConfig()
+    assert load(None, {"KEELMQ_SERVERS": "http://127.0.0.1:7081"}, {}) == LoadedConfig()
 
 
 def test_the_configuration_cannot_be_changed() -> None:
@@ -349,7 +350,7 @@ def test_every_option_is_shown_with_the_source_that_wins(
 
 
 def test_defaults_are_valid() -> None:
-    assert load(None, {}, {}) == NodeConfig()
+    assert load(None, {}, {}) == LoadedConfig()
 
 
 def test_only_nodes_and_checks_of_their_configuration_import_the_broker() -> None:

@@ -171,6 +171,24 @@ async def test_the_time_for_which_a_request_asks_to_wait_is_counted(node: Node) 
         assert scope.polled_s >= POLL_S * 0.9
 
 
+async def test_each_write_has_a_line_at_debug(node: Node, lines: Lines) -> None:
+    logger = logging.getLogger(SLOW_LOGGER)
+    headers = {"X-Request-Id": "shop-1"}
+    for level in (logging.INFO, logging.DEBUG):
+        logger.setLevel(level)
+        try:
+            async with node.session.put("/v1/topics/orders", json={"queues": 1}, headers=headers) as answer:
+                assert answer.ok
+            async with node.session.get("/v1/topics/orders", headers=headers) as answer:
+                assert answer.ok
+        finally:
+            logger.setLevel(logging.NOTSET)
+    (line,) = lines.of(SLOW_LOGGER)
+    shown = [line[name] for name in ("level", "request_id", "method", "route", "raft_index")]
+    assert shown[:4] == ["debug", "shop-1", "PUT", "/v1/topics/{topic}"]
+    assert shown[4] == node.core.raft.applied_index
+
+
 async def test_a_long_poll_is_not_slow(lines: Lines) -> None:
     now_s = [0.0]
     times = RequestTimes(1_000, lambda request: "alice", lambda: now_s[0])

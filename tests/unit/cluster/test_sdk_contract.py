@@ -139,6 +139,7 @@ READ = (
     Sent(admin.FeatureLevel, "post", "/v1/cluster/feature-level"),
     Sent(_listing("principals", admin.QuotaUsage), "get", "/v1/cluster/quotas"),
     Sent(_listing("clients", admin.ConnectedClient), "get", "/v1/cluster/clients"),
+    Sent(admin.NodeConfig, "get", "/v1/node/config"),
     Sent(admin.LogLevel, "get", "/v1/cluster/log-level"),
     Sent(admin.LogLevel, "put", "/v1/cluster/log-level"),
     Sent(admin.NodeDrain, "get", "/v1/cluster/drain"),

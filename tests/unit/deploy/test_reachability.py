@@ -195,7 +195,7 @@ def test_a_closed_port_of_administration_is_named_by_verbs_that_do_not_need_it(
 @pytest.mark.parametrize(
     "arguments",
     [
-        *(("bootstrap",), ("restart",), ("upgrade",), ("rollback",), ("wait",), ("restore", "--backup", "x")),
+        *(("bootstrap",), ("restart",), ("upgrade",), ("rollback",), ("wait",), ("restore", "--backup", __file__)),
         *((verb, "1") for verb in ("undrain", "add", "replace", "transfer", "drain", "remove", "spare", "leads")),
         ("recover", "1"),
     ],

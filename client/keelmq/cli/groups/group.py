@@ -1,13 +1,16 @@
 """Commands of `keelmq group`."""
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
 from keelmq.cli.complete import GroupArgument, group_names, topic_names
+from keelmq.cli.operators import Operator, operator_of
 from keelmq.cli.output import (
     DEFAULT_SERVERS,
+    EXIT_ERROR,
     AsJson,
     Servers,
     confirm,
@@ -27,7 +30,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="List, show, change and reset consumer groups.")
 
-Operator = Annotated[str, typer.Option(envvar="USER", help="Name of the operator; kept in the log.")]
 Source = Annotated[
     str,
     typer.Argument(metavar="FROM", help="Group to copy from.", autocompletion=group_names, show_default=False),
@@ -136,21 +138,28 @@ def pause(
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:
-    """Hand out nothing to a group until it is resumed; what its consumers have they finish and commit."""
+    """Hand out nothing to a group until it is resumed; what its consumers have they finish and commit.
+
+    Exit code 1 if the group was paused already and another reason is given: the first pause and its reason stay.
+    """
     from keelmq.admin import Admin
 
     done = run(
         servers,
-        lambda connection: Admin(connection).pause_group(group, operator=operator, reason=reason),
+        lambda connection: Admin(connection).pause_group(group, operator=operator_of(operator), reason=reason),
         as_json=as_json,
     )
+    is_lost = not done.changed and bool(reason) and (done.paused is None or done.paused.reason != reason)
     if as_json:
         print_json(done.document)
-        return
-    if not done.changed:
-        say(f"group {group} was paused already")
-    if done.paused is not None:
-        say(_paused(group, done.paused))
+    else:
+        if not done.changed:
+            say(f"group {group} was paused already")
+        if done.paused is not None:
+            say(_paused(group, done.paused))
+    if is_lost:
+        say("the reason that is given now is not kept; to replace the first one, resume the group", file=sys.stderr)
+        raise typer.Exit(EXIT_ERROR)
 
 
 @app.command(epilog="Example:  keelmq group resume points --reason 'the database is moved'")
@@ -166,7 +175,7 @@ def resume(
 
     done = run(
         servers,
-        lambda connection: Admin(connection).resume_group(group, operator=operator, reason=reason),
+        lambda connection: Admin(connection).resume_group(group, operator=operator_of(operator), reason=reason),
         as_json=as_json,
     )
     if as_json:
@@ -218,7 +227,7 @@ def delete(
 
     async def work(connection: "Connection") -> None:
         await Admin(connection).delete_group(
-            group, with_dead_letters=with_dead_letters, operator=operator, reason=reason
+            group, with_dead_letters=with_dead_letters, operator=operator_of(operator), reason=reason
         )
 
     run(servers, work, as_json=as_json)

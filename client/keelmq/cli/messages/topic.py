@@ -52,6 +52,7 @@ RetentionBytes = Annotated[
         help="Bytes of the newest messages that are kept: 512M, 10G; -1: no limit. Default of a new topic: -1.",
     ),
 ]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Lower a limit without a question, although messages may go.")]
 Type = Annotated[TopicType | None, typer.Option(help="Type of messages that it accepts. Default of a new topic: any.")]
 
 
@@ -62,13 +63,16 @@ def create(
     retention_ms: RetentionMs = None,
     retention_bytes: RetentionBytes = None,
     type: Type = None,
+    yes: Yes = False,
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:
-    """Create a topic, or change the given settings of an existing topic."""
+    """Create a topic, or change the given settings of an existing topic. A lower limit asks before messages go."""
     from keelmq.admin import Admin
 
     kept_ms, kept_bytes = _limits(retention_ms, retention_bytes)
+    if not yes:
+        _ask_before_loss(topic, kept_ms, kept_bytes, servers, as_json=as_json)
     info = run(
         servers,
         lambda connection: Admin(connection).put_topic(
@@ -86,11 +90,14 @@ def alter(
     retention_ms: RetentionMs = None,
     retention_bytes: RetentionBytes = None,
     type: Type = None,
+    yes: Yes = False,
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:
-    """Change the given settings of an existing topic."""
+    """Change the given settings of an existing topic. A lower limit asks before messages go."""
     kept_ms, kept_bytes = _limits(retention_ms, retention_bytes)
+    if not yes:
+        _ask_before_loss(topic, kept_ms, kept_bytes, servers, as_json=as_json)
 
     async def work(connection: "Connection") -> "TopicInfo":
         from keelmq.admin import Admin
@@ -232,6 +239,36 @@ def _limits(retention_ms: str | None, retention_bytes: str | None) -> tuple[int 
     if retention_bytes is not None and retention_bytes.strip() != str(UNLIMITED):
         kept_bytes = parse_size(retention_bytes, "--retention-bytes")
     return kept_ms, kept_bytes
+
+
+def _ask_before_loss(topic: str, kept_ms: int | None, kept_bytes: int | None, servers: str, *, as_json: bool) -> None:
+    """Ask whether to go on if the topic has messages, and a given limit is below the one that it has."""
+    if kept_ms is None and kept_bytes is None:
+        return
+
+    async def find(connection: "Connection") -> "TopicInfo | None":
+        from keelmq.admin import Admin
+        from keelmq.errors import TopicNotFound
+
+        try:
+            return await Admin(connection).topic(topic)
+        except TopicNotFound:
+            return None
+
+    found = run(servers, find, as_json=as_json)
+    if found is None or not (messages := _messages(found)):
+        return
+    lowered = []
+    if kept_ms is not None and _is_lower(kept_ms, found.retention_ms):
+        lowered.append(f"kept for {duration(kept_ms)}")
+    if kept_bytes is not None and _is_lower(kept_bytes, found.retention_bytes):
+        lowered.append(f"at most {size(kept_bytes)}")
+    if lowered:
+        confirm(f"Topic {topic}, kept {_kept(found)}: {', '.join(lowered)} from now on? Up to {messages} messages go.")
+
+
+def _is_lower(limit: int, former: int) -> bool:
+    return limit != UNLIMITED and (former == UNLIMITED or limit < former)
 
 
 def _kept(topic: "TopicInfo") -> str:

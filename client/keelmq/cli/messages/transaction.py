@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from keelmq.cli.messages.timeline import print_timeline
+from keelmq.cli.operators import Operator, operator_of
 from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run, say, when, zone
 from keelmq.cli.times import parse_duration
 
@@ -16,7 +17,6 @@ app = typer.Typer(no_args_is_help=True, help="List, show, resume and decide half
 TransactionId = Annotated[str, typer.Argument(metavar="ID", help="Id of the transaction.")]
 Force = Annotated[bool, typer.Option("--force", help="Also decide a discarded transaction; requires --reason.")]
 Reason = Annotated[str | None, typer.Option(help="Reason; kept in the timeline.")]
-Operator = Annotated[str, typer.Option(envvar="USER", help="Name of the operator; kept in the timeline.")]
 State = Literal["prepared", "committed", "rolled_back", "discarded"]
 
 
@@ -93,7 +93,7 @@ def resume(
 
     answer = run(
         servers,
-        lambda connection: Admin(connection).resume(transaction_id, operator=operator, reason=reason),
+        lambda connection: Admin(connection).resume(transaction_id, operator=operator_of(operator), reason=reason),
         as_json=as_json,
     )
     if as_json:
@@ -146,7 +146,7 @@ def _decide(
     answer = run(
         servers,
         lambda connection: Admin(connection).decide(
-            transaction_id, decision, force=force, operator=operator or None, reason=reason
+            transaction_id, decision, force=force, operator=operator_of(operator) or None, reason=reason
         ),
         as_json=as_json,
     )

@@ -37,22 +37,24 @@ def doctor(
     Exit code 1 if a finding is critical.
     """
     waiting_s = parse_duration(waiting, "--waiting") / 1_000
-    seen = run(servers, lambda connection: _look(servers, seconds, waiting_s), as_json=as_json)
+    seen = run(servers, lambda connection: look(servers, seconds, waiting_s), as_json=as_json)
     found = findings_of(seen)
     is_critical = any(finding.severity == "critical" for finding in found)
     if as_json:
-        print_json(
-            {
-                "healthy": not is_critical,
-                "nodes_asked": len(seen.statuses) + len(seen.unreachable),
-                "checks": len(CHECKS),
-                "findings": [finding.document() for finding in found],
-            }
-        )
+        print_json(document_of(seen, found))
     else:
         _print(seen, found)
     if is_critical:
         raise typer.Exit(EXIT_ERROR)
+
+
+def document_of(seen: Seen, found: Sequence[Finding]) -> dict[str, object]:
+    return {
+        "healthy": all(finding.severity != "critical" for finding in found),
+        "nodes_asked": len(seen.statuses) + len(seen.unreachable),
+        "checks": len(CHECKS),
+        "findings": [finding.document() for finding in found],
+    }
 
 
 def _print(seen: Seen, found: Sequence[Finding]) -> None:
@@ -64,7 +66,8 @@ def _print(seen: Seen, found: Sequence[Finding]) -> None:
     say(f"{len(found) or 'no'} finding{'s' * (len(found) != 1)} by {len(CHECKS)} checks of {asked} nodes")
 
 
-async def _look(servers: str, seconds: float, waiting_s: float) -> Seen:
+async def look(servers: str, seconds: float, waiting_s: float) -> Seen:
+    """Ask every node twice, `seconds` apart."""
     import asyncio
 
     first, before = await _ask(servers)
