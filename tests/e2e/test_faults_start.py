@@ -49,7 +49,7 @@ def test_a_graceful_stop_leaves_an_intact_log_that_starts_again(stopped: NodePro
     wait_for(stopped.ready, "the node to be ready")
     assert stopped.terminate() == ExitCode.STOPPED
     assert "serves http://" in stopped.output()
-    assert "CLEAN_END" in stopped.output()
+    assert "case=clean_end" in stopped.output()
 
 
 def test_a_configuration_that_is_wrong(stopped: NodeProcess) -> None:
