@@ -43,22 +43,19 @@ class Unshown:
     """Messages that have rows and offsets, and that no query sees: their queues end before them until `Queues.show`."""
 
     def __init__(self) -> None:
-        self.queues: dict[tuple[int, int], list[int]] = {}
-        """Messages, and bytes of their blocks, by topic and queue."""
-        self.topics: dict[int, Topic] = {}
+        self.rows: list[tuple[Topic, int, int, int]] = []
+        """Topic, queue, number of messages and bytes of the block of each row, in the order of their places."""
+        self._ends: dict[tuple[int, int], int] = {}
 
     def end(self, topic: Topic, queue: int) -> int:
         """Return the offset behind the last message, as it will be."""
-        added = self.queues.get((topic.id, queue))
-        return topic.ends[queue] + (added[0] if added is not None else 0)
+        return self._ends.get((topic.id, queue), topic.ends[queue])
 
     def add(self, topic: Topic, queue: int, count: int, row_bytes: int) -> int:
         """Take `count` offsets for a row whose block has `row_bytes`; return the first one."""
-        self.topics[topic.id] = topic
-        added = self.queues.setdefault((topic.id, queue), [0, 0])
-        base_offset = topic.ends[queue] + added[0]
-        added[0] += count
-        added[1] += row_bytes
+        base_offset = self.end(topic, queue)
+        self._ends[topic.id, queue] = base_offset + count
+        self.rows.append((topic, queue, count, row_bytes))
         return base_offset
 
 
@@ -109,9 +106,10 @@ class Queues:
         return base_offset
 
     def show(self, unshown: Unshown) -> None:
-        """Make all messages of `unshown` visible at once."""
-        for (topic_id, queue), (count, row_bytes) in unshown.queues.items():
-            topic = unshown.topics[topic_id]
+        """Make all messages of `unshown` visible at once. The end of a queue moves once for each row: at level 1 each
+        move is a write, and replicas compare the writes of an entry.
+        """
+        for topic, queue, count, row_bytes in unshown.rows:
             self._topics.advance(topic, queue, count, row_bytes)
             self._note_appended(topic, queue, count, row_bytes)
 

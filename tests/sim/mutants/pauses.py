@@ -52,7 +52,7 @@ def decides_in_steps(
     """A commit pauses between its messages and its state."""
     positions = yield from _place(transactions, transaction_id, record, at, unshown)
     transactions._queues.show(unshown)
-    unshown.queues.clear()
+    unshown.rows.clear()
     yield
     return positions
 

@@ -145,3 +145,14 @@ def test_a_send_that_repeats_a_batch_is_answered_once_that_is_seen(ready: Replic
         answered.append(ready.machine.carried_out(send.command) is not None)
         assert answered[-1] is (ready.machine.max_offset("orders", 0) > 0)
     assert answered.count(False) > 0
+
+
+def test_the_writes_of_a_commit_are_those_of_the_last_release(replica: Replica) -> None:
+    """Replicas compare the hash of what each entry writes: at level 1 a node of 0.2.0 has this one."""
+    replica.log.level = 1
+    replica.do(PutTopic("orders", 2, 1_000))
+    ids = [(f"m{number}", f"n{number}") for number in range(4)]
+    batches = [header("orders", at % 2, f"b{at}", 2, message_ids=list(each)) for at, each in enumerate(ids)]
+    replica.do(prepare("tx", *batches))
+    replica.do(Decide("tx", "commit"))
+    assert replica.machine.history.now.rows_hash == 530_756_223
