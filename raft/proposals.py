@@ -187,8 +187,10 @@ class ProposalQueue:
             self._append_waiting()
         except Exception as error:  # the loop would only log it, and nothing would be proposed any more
             self._flush_scheduled = False
-            self.fail_waiting(error)
-            self.on_failure(error)
+            try:
+                self.fail_waiting(error)
+            finally:  # whatever broke may break that, too
+                self.on_failure(error)
 
     def _append_waiting(self) -> None:
         stamp_ms, level = self._stamp_ms(), self._feature_level()

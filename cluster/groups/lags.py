@@ -9,6 +9,7 @@ many pages ask, the node looks at most every RANKED_MS, and during 2 % of the ti
 import asyncio
 import heapq
 from collections.abc import Iterator
+from contextvars import Context
 from typing import Annotated, Final, Literal, NamedTuple
 
 from aiohttp import web
@@ -82,20 +83,35 @@ class _Ranking:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._turn = asyncio.Lock()
+        self._looking: asyncio.Task[None] | None = None
         self._ranked: list[_Ranked] = []
         self._good_until_ms = 0
 
     async def groups(self) -> list[_Ranked]:
         """Return the groups that lag, the one with the largest lag first; LIST_MAX at most. Those who ask meanwhile
-        wait for the look that is being made."""
-        async with self._turn:
-            if self._core.steady_ms() >= self._good_until_ms:
-                begun_ms = self._core.steady_ms()
-                self._ranked = await self._look()
-                ended_ms = self._core.steady_ms()
-                self._good_until_ms = ended_ms + max(RANKED_MS, RESTS_FOR * (ended_ms - begun_ms))
+        wait for the look that is being made, which goes on when they do not: begun anew by each who asks and leaves,
+        it would never end, nor rest.
+        """
+        if self._looking is None and self._core.steady_ms() >= self._good_until_ms:
+            # No client's: time that is measured by client is the node's own here.
+            self._looking = asyncio.create_task(self._renew(), context=Context())
+            self._looking.add_done_callback(self._ended)
+        if self._looking is not None:
+            await asyncio.shield(self._looking)
         return self._ranked
+
+    async def _renew(self) -> None:
+        begun_ms = self._core.steady_ms()
+        try:
+            self._ranked = await self._look()
+        finally:
+            ended_ms = self._core.steady_ms()
+            self._good_until_ms = ended_ms + max(RANKED_MS, RESTS_FOR * (ended_ms - begun_ms))
+
+    def _ended(self, looked: asyncio.Task[None]) -> None:
+        self._looking = None
+        if not looked.cancelled():
+            looked.exception()  # those who wait are told, and nobody else has to hear of it
 
     async def _look(self) -> list[_Ranked]:
         lags: list[tuple[int, str]] = []

@@ -382,13 +382,14 @@ def messages_of(options: SinkOptions, scope: str, batches: Iterable[Any]) -> Ite
 def _message(row: Row, message_id: str | None) -> Message:
     if not row.value:
         raise ValueError(_NO_VALUE)
+    has_cause = row.causation_id is not None or row.causation_topic is not None
     return Message(
         body=row.value.encode() if isinstance(row.value, str) else row.value,
         sharding_key=row.key.decode() if isinstance(row.key, bytes) else row.key,
         message_id=message_id,
         tag=row.tag,
         keys=[row.keys] if isinstance(row.keys, str) else row.keys or (),
-        properties=_properties(row) if row.properties or row.causation_id or row.causation_topic else {},
+        properties=_properties(row) if row.properties or has_cause else {},
     )
 
 

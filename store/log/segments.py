@@ -94,12 +94,18 @@ class SegmentSet:
         return segment.file
 
     def files_of(self, position: int, length: int) -> Iterator[tuple[File, int, int]]:
-        """Yield the files that hold these bytes of the log, each with the offset and the number of its bytes."""
-        end = position + length
+        """Yield the files that hold these bytes of the log, each with the offset and the number of its bytes, as far as
+        two files that are not open yet, for each of which there must be a descriptor to spare.
+        """
+        end, left_to_open = position + length, 2
         for segment in self.segments[bisect_right(self._starts, position) - 1 :]:
             until = end if segment is self.active else min(end, segment.start + segment.length)
             if segment.start >= end:
                 return
+            if segment.file is None:
+                if not left_to_open or not self._disk.has_descriptors(1):
+                    return
+                left_to_open -= 1
             begin = max(position, segment.start)
             if begin < until:
                 yield self.file_of(segment), begin - segment.start, until - begin

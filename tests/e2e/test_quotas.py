@@ -136,7 +136,7 @@ async def test_each_of_ten_principals_gets_its_share(cluster: ClusterProcess) ->
     shares = {user: count / ((GREEDY_RATE if user == GREEDY else RATE) * (LASTS_S + 1)) for user, count in got.items()}
     print(f"shares of the quotas: {shares}; {GREEDY}: {refused} refused in {LASTS_S} s")
     most = max(shares.values())
-    assert most <= 1.1, shares
+    assert 0.3 <= most <= 1.1, shares
     assert all(share >= 0.9 * most for share in shares.values()), "a machine that is slow is slow for all of them alike"
     assert metrics(leader)[f'keelmq_quota_throttled_total{{principal="{GREEDY}"}}'] == refused > got[GREEDY]
     assert cluster.wait_leader() is leader

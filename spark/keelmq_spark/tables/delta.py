@@ -38,6 +38,7 @@ from keelmq_spark.tables.rewriting import (
     ROW_GROUP_ROWS,
     merge_into,
     name_of,
+    remove_unfinished,
     runs,
     statistics,
 )
@@ -84,6 +85,8 @@ class DeltaFiles:
             if table.version() != settled:
                 table.restore(settled, commit_properties=_once())
             self._add_columns(table)
+            if self._options is None:
+                remove_unfinished(Path(self._uri))
         self._table, self._version = table, table.version()
         sizes = pa.table(table.get_add_actions())["size_bytes"].to_pylist()
         self._writes = sum(size < SMALL_FILE_BYTES for size in sizes) // FILES_PER_WRITE[self._name]

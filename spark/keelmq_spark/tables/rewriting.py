@@ -33,6 +33,7 @@ groups that are not full have such filters."""
 MERGED_FILE_BYTES: Final = 128 * 1024 * 1024
 """A merged file is closed at this size."""
 
+_UNFINISHED: Final = ".next"
 _INDEX_DIGITS: Final = 20
 
 
@@ -227,9 +228,18 @@ def _leaves(field: Any) -> list[str]:
 def _replacing(path: Path) -> Iterator[Path]:
     """Give a file that is written completely the name `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.next")
-    yield temporary
-    temporary.replace(path)
+    temporary = path.with_name(f".{path.name}{_UNFINISHED}")
+    try:
+        yield temporary
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def remove_unfinished(directory: Path) -> None:
+    """Remove the files that a job which was killed has not completed: nobody else looks for their names."""
+    for left in directory.rglob(f".*{_UNFINISHED}"):
+        left.unlink(missing_ok=True)
 
 
 def statistics(rows: Any, columns: Sequence[str]) -> dict[str, Any]:

@@ -129,3 +129,26 @@ async def test_a_group_that_is_deleted_meanwhile_is_left_out(node: Node, monkeyp
     monkeypatch.setattr(lags, "lag_of", deleting)
     assert names(await listed(node)) == ["a", "c"]
     assert names(await listed(node, "?order=lag")) == ["a", "c"]
+
+
+async def test_a_look_goes_on_when_who_asked_first_has_left(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    await fill(node, {"a": 1})
+    begun, goes_on, looks = asyncio.Event(), asyncio.Event(), list[str]()
+    lag_of = lags.lag_of
+
+    async def slow(core: Any, group: str, pace: Pace, topic: str | None = None, *, waits: bool) -> Any:
+        looks.append(group)
+        begun.set()
+        await goes_on.wait()
+        return await lag_of(core, group, pace, topic, waits=waits)
+
+    monkeypatch.setattr(lags, "lag_of", slow)
+    ranking = lags._Ranking(node.core)
+    first = asyncio.create_task(ranking.groups())
+    await begun.wait()
+    first.cancel()
+    await asyncio.wait([first])
+    second = asyncio.create_task(ranking.groups())
+    goes_on.set()
+    assert [each.group for each in await second] == ["a"]
+    assert looks == ["a", "a"], "one look for the lag, and one since when a message waits"

@@ -379,3 +379,13 @@ def test_a_merged_file_has_full_row_groups_each_in_order(tmp_path: Path, monkeyp
     for group in groups:
         assert group == sorted(group, key=lambda row: (row["dst"], row["src"]))
     assert len({row["src"] for group in groups for row in group}) == 420
+
+
+def test_files_of_a_merge_that_was_killed_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "open=false").mkdir()
+    left = [tmp_path / ".merged-1.parquet.next", tmp_path / "open=false" / ".merged-2.parquet.next"]
+    kept = tmp_path / "merged-1.parquet"
+    for path in (*left, kept):
+        path.touch()
+    rewriting.remove_unfinished(tmp_path)
+    assert [path for path in tmp_path.rglob("*.*") if path.is_file()] == [kept]

@@ -269,3 +269,12 @@ def test_a_write_id_is_for_writes_that_are_no_streams() -> None:
     first, second = (KeelMQWriter(options(writeId="monday"), SCHEMA) for _ in range(2))
     assert first._write_id == second._write_id == "monday"
     assert KeelMQWriter(options(), SCHEMA)._write_id != KeelMQWriter(options(), SCHEMA)._write_id
+
+
+def test_batches_have_the_ids_that_they_had() -> None:
+    """A job that is repeated by another version sends nothing twice only if the ids of its batches are the same."""
+    place, ids = writing.Place("t", None, None), writing.BatchIds("s")
+    bodies = [ids.next_id(place, [b"a", b"b", b"c"]) for _ in range(2)]
+    assert bodies == [f"e64984c3aacf6ede-29c1970dca857b69bf5346fa466f29c7-{number}" for number in (1, 2)]
+    others = [Message(body=b"a", tag="x", keys=["k"], properties={"n": "1"})]
+    assert ids.next_id(place, others) == "e64984c3aacf6ede-2c215f9f602d65d7093bb39c222931c6-1"
