@@ -38,9 +38,16 @@ Check = Callable[[Seen], Iterator[Finding]]
 
 
 def unreachable_nodes(seen: Seen) -> Iterator[Finding]:
+    """Yield a finding for each node that does not answer, with what the others say of it: only they may know why."""
     for url, error in seen.unreachable.items():
+        told: dict[str, list[str]] = {}
+        for status in seen.statuses:
+            for alarm in status.alarms:
+                if alarm.code == "node_unreachable" and alarm.detail and seen.silent_url(alarm.subject) == url:
+                    told.setdefault(alarm.detail, []).append(str(status.node_id))
+        evidence = "; ".join([error, *(f"node {', '.join(nodes)}: {detail}" for detail, nodes in told.items())])
         yield Finding(
-            "node_unreachable", "critical", f"{url} does not answer", error, f"start the node, or {LOOK_AT_LOG}"
+            "node_unreachable", "critical", f"{url} does not answer", evidence, f"start the node, or {LOOK_AT_LOG}"
         )
 
 
@@ -147,15 +154,14 @@ def differing_versions(seen: Seen) -> Iterator[Finding]:
 
 def alarms(seen: Seen) -> Iterator[Finding]:
     """Yield a finding for each alarm of a node, unless another finding tells of the same cause: that no node leads, or
-    that a node does not answer. Who does not hear a node that answers is one finding.
+    that a node does not answer, which has their details. Who does not hear any other node is one finding.
     """
     is_leaderless = bool(seen.members) and seen.leader is None
-    answering = {str(status.node_id) for status in seen.statuses}
     unheard: dict[str, dict[int, str]] = {}
     for status in seen.statuses:
         for alarm in status.alarms:
             if alarm.code == "node_unreachable":
-                if alarm.subject in answering or not seen.unreachable:
+                if seen.silent_url(alarm.subject) is None:
                     unheard.setdefault(alarm.subject, {})[status.node_id] = alarm.detail
                 continue
             if alarm.code == "no_leader" and is_leaderless:
