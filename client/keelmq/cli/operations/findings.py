@@ -348,7 +348,7 @@ def lagging_groups(seen: Seen) -> Iterator[Finding]:
 
 
 def old_backups(seen: Seen) -> Iterator[Finding]:
-    """Yield a finding where the last backup is old, or messages are and nobody has ever made one."""
+    """Yield a finding where the last backup is old, or messages are and no node knows of one."""
     ages = [each.value for shown in seen.after.values() for each in shown.all("keelmq_backup_age_seconds")]
     if ages and min(ages) > BACKUP_S:
         evidence = f"the last one that was stored is {min(ages) / 3_600:.0f} h old"
@@ -358,9 +358,9 @@ def old_backups(seen: Seen) -> Iterator[Finding]:
         return  # a node that says nothing may know of one
     oldest_s = seen.of_leader().value("keelmq_log_held_seconds", holder="message")
     if oldest_s > UNSAVED_S:
-        evidence = f"no node knows of one, and the oldest message is {oldest_s / 3_600:.0f} h old"
+        evidence = f"the oldest message is {oldest_s / 3_600:.0f} h old; a node that was removed may have known of one"
         step = "keelmq backup create DIR; docs/backup.md, From a timer"
-        yield Finding("backup_none", "warning", "no backup was ever made", evidence, step)
+        yield Finding("backup_none", "warning", "no node knows of a backup", evidence, step)
 
 
 def incomplete_audits(seen: Seen) -> Iterator[Finding]:
