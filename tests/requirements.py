@@ -236,6 +236,7 @@ DEBIAN_ROOT: Final = Requirement("dpkg-deb", "adduser", "unshare", "mount", "run
 """Tools that install packages of Debian as root, in a copy of the machine."""
 POWER_LOSS: Final = Requirement("unshare", "mount", "umount", root=True, attempt=_no_private_mounts)
 TYPESCRIPT: Final = Requirement("tsc")
+NODE: Final = Requirement("node")
 PROMETHEUS: Final = Requirement("prometheus", "promtool")
 MAKING_EXT4: Final = Requirement("mkfs.ext4")
 MAKING_XFS: Final = Requirement("mkfs.xfs")

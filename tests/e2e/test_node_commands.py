@@ -1,5 +1,6 @@
 """Commands that ask every node of a real cluster, or a named one: clients, log level, drain; also one that is away."""
 
+import re
 import socket
 import stat
 import tarfile
@@ -67,11 +68,12 @@ def test_what_the_nodes_log_is_changed_and_taken_back(shell: Shell) -> None:
 
 def test_the_configuration_of_the_nodes_is_shown_with_its_sources(shell: Shell) -> None:
     nodes = shell.json("config", "show")["nodes"]
-    assert [each["options"]["node_id"]["value"] for each in nodes] == [1, 2, 3]
+    given = [{"value": number, "source": "--node-id"} for number in (1, 2, 3)]
+    assert [each["options"]["node_id"] for each in nodes] == given
     assert all(option["source"] != "default" for each in nodes for option in each["options"].values())
     table = shell("config", "show", "--node", "2", "--effective").stdout
-    assert "default" in table
-    assert "--node-id" in table or "node_id" in table
+    assert re.search(r"^.*\b2\b.*\bnode_id\b.*\b2\b.*--node-id", table, re.MULTILINE), table
+    assert re.search(r"\bscrub_bytes_per_s\b.*\bdefault\b", table), table
 
 
 def test_a_bundle_has_all_nodes_and_says_what_is_missing(shell: Shell, tmp_path: Path) -> None:

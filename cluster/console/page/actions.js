@@ -38,6 +38,7 @@ const explanation = () => [
   { name: "reason", label: "Reason", required: true, more: { maxlength: 255 } },
 ];
 const SAID = ["operator", "reason"];
+const NOTE_BYTES_MAX = 255;
 
 /** @param {string} message */
 export const wrong = (message) => new ApiError(400, "invalid_request", message);
@@ -120,9 +121,15 @@ export function button({ label, about, question, run, denied }) {
     const reason = prompt(`${question}\n\nReason:`);
     if (reason === null) return;
     if (!reason.trim()) throw wrong("Give a reason.");
-    done(await run({ operator: sessionStorage.getItem(OPERATOR) ?? "", reason }));
+    done(await run({ operator: cut(sessionStorage.getItem(OPERATOR) ?? ""), reason: cut(reason) }));
   });
   return el("span", {}, el("button", { type: "button", onclick: act, disabled: Boolean(denied), title: denied || undefined, "aria-label": `${label} ${about}` }, label), said);
+}
+
+/** Cuts a text to the bytes that the log keeps of it: a prompt has no limit, and what is refused would be lost. @param {string} text */
+function cut(text) {
+  const { read } = new TextEncoder().encodeInto(text, new Uint8Array(NOTE_BYTES_MAX));
+  return text.slice(0, read);
 }
 
 /** Runs one attempt at a time, and shows what went wrong in `place`. @param {HTMLElement} place */

@@ -4,8 +4,14 @@ import { bytes, el } from "./dom.js";
 
 /** A body has up to 4 MiB, and four times as many characters in hexadecimal digits. */
 const HEX_MAX = 64 * 1024;
-/** JSON that nests deeper is not indented further, so that its size stays in proportion to that of the body. */
+/** JSON that nests deeper is not indented further. */
 const DEPTH_MAX = 32;
+/** JSON with more characters is shown as it was sent, and so is what would have more than LINES_MAX with its blanks: a
+ * body of brackets alone grows by sixty times, and a view of that size cannot be used. */
+const JSON_MAX = 256 * 1024;
+const LINES_MAX = 4 * JSON_MAX;
+const NO_JSON = "It is no JSON, so it is shown as text.";
+const TOO_LARGE = `JSON of more than ${bytes(JSON_MAX)}, or ${bytes(LINES_MAX)} with its blanks, is shown as text.`;
 const FORMS = ["text", "json", "hex"];
 const TITLES = { text: "Text", json: "JSON", hex: "Hex" };
 
@@ -17,10 +23,13 @@ const TITLES = { text: "Text", json: "JSON", hex: "Hex" };
 export function bodyOf(message, asked, address) {
   if (message.body === undefined) return [];
   const text = message.encoding === "utf8" ? message.body : null;
-  const pretty = text === null ? null : indented(text);
-  const form = FORMS.find((each) => each === asked) ?? (text === null ? "hex" : pretty === null ? "text" : "json");
+  const wished = FORMS.find((each) => each === asked);
+  const isJson = text !== null && (wished ?? "json") === "json";
+  const [pretty, why] = isJson ? indented(text) : [null, wished === "json" ? NO_JSON : ""];
+  const form = wished ?? (text === null ? "hex" : pretty === null ? "text" : "json");
   const [shown, note] = form === "hex" ? digits(message) : form === "json" && pretty !== null ? [pretty, ""] : [text ?? new TextDecoder().decode(raw(message)), ""];
-  const said = note || (form === "json" && pretty === null ? "It is no JSON, so it is shown as text." : form === "text" && text === null ? "It is no text in UTF-8: what cannot be read is shown as �." : "");
+  const isTold = form === "json" || why === TOO_LARGE; // a text that nobody took for JSON needs no word
+  const said = note || (isTold && why) || (form === "text" && text === null ? "It is no text in UTF-8: what cannot be read is shown as �." : "");
   return [
     el("h2", {}, "Body"),
     el("ul", { class: "tabs" }, FORMS.map((each) => el("li", {}, el("a", { href: address(each), "aria-current": each === form ? "true" : undefined }, TITLES[each])))),
@@ -30,31 +39,41 @@ export function bodyOf(message, asked, address) {
 }
 
 /**
- * JSON with a line for each value; null if it is none. Only the blanks between its tokens change: numbers stay as they
- * are written, which a browser that read and wrote them would round.
+ * JSON with a line for each value; null and the reason if there is none. Only the blanks between its tokens change:
+ * numbers stay as they are written, which a browser that read and wrote them would round.
  * @param {string} text
+ * @returns {[string|null, string]}
  */
 export function indented(text) {
+  if (text.length > JSON_MAX) return [null, /^\s*[[{]/.test(text) ? TOO_LARGE : NO_JSON];
   try {
-    if (!(JSON.parse(text) instanceof Object)) return null;
-  } catch {
-    return null;
+    return JSON.parse(text) instanceof Object ? lined(text) : [null, NO_JSON];
+  } catch (error) {
+    return [null, error instanceof SyntaxError ? NO_JSON : TOO_LARGE];
   }
-  let depth = 0;
+}
+
+/** @param {string} text that is JSON @returns {[string|null, string]} */
+function lined(text) {
+  let [depth, size] = [0, 0];
   const line = () => `\n${"  ".repeat(Math.min(depth, DEPTH_MAX))}`;
   const lines = [];
   for (const [token] of text.matchAll(/[{[]\s*[}\]]|[{}[\],:]|"(?:[^"\\]|\\.)*"|[^\s{}[\],:"]+/g)) {
+    let next = token;
     if (token === "{" || token === "[") {
       depth += 1;
-      lines.push(token, line());
+      next = token + line();
     } else if (token === "}" || token === "]") {
       depth -= 1;
-      lines.push(line(), token);
+      next = line() + token;
     } else {
-      lines.push(token === "," ? `,${line()}` : token === ":" ? ": " : /^[{[]/.test(token) ? token.replace(/\s/g, "") : token);
+      next = token === "," ? `,${line()}` : token === ":" ? ": " : /^[{[]/.test(token) ? token.replace(/\s/g, "") : token;
     }
+    size += next.length;
+    if (size > LINES_MAX) return [null, TOO_LARGE];
+    lines.push(next);
   }
-  return lines.join("");
+  return [lines.join(""), ""];
 }
 
 /** @param {{body?: string, encoding?: string}} message */

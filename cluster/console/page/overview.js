@@ -4,11 +4,13 @@ import { get } from "./api.js";
 import { Chart } from "./chart.js";
 import { bytes, count, el, link, part, table, time } from "./dom.js";
 import { lagColumns } from "./lists.js";
+import { missing } from "./problems.js";
 
 const rates = new Chart("Messages a second at this node", { produced: "first", pulled: "second" });
+const LAGS = "Groups with the largest lag";
 
 export async function overview() {
-  const [cluster, counters, { groups }] = await Promise.all([get("/v1/cluster"), get("/v1/cluster/counters").catch(() => null), get("/v1/lags", { order: "lag", limit: 10 })]);
+  const [cluster, counters, lags] = await Promise.all([get("/v1/cluster"), get("/v1/cluster/counters").catch(() => null), get("/v1/lags", { order: "lag", limit: 10 }).catch((error) => missing(LAGS, error))]);
   if (counters) rates.counted(cluster.node_id, { produced: counters.produced_messages, pulled: counters.pulled_messages });
   const roles = (node) => (node.node_id === cluster.leader_id ? "leader" : node.membership);
   const answers = (node) => (node.node_id === cluster.node_id || node.connected ? "answers" : el("strong", { class: "bad" }, cluster.role === "leader" ? "does not answer" : "not connected to this node"));
@@ -42,7 +44,7 @@ export async function overview() {
       cluster.nodes,
     ),
     ...(counters ? [rates.draw(), ...elsewhere(cluster)] : []),
-    table("Groups with the largest lag", [["Group", (group) => link(`#/groups/${part(group.group)}`, group.group)], ...lagColumns], groups, "No group lags."),
+    lags instanceof Node ? lags : table(LAGS, [["Group", (group) => link(`#/groups/${part(group.group)}`, group.group)], ...lagColumns], lags.groups, "No group lags."),
   ];
 }
 

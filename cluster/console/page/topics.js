@@ -10,6 +10,7 @@ import { missing } from "./problems.js";
 import { alterTopic, createTopic, sendForm, takeBack } from "./topic_actions.js";
 
 const [PAGE, READERS] = [20, 20];
+const READ_BY = "Groups that read it";
 const rates = new Chart("Messages a second", { sent: "first" });
 const held = (topic) => topic.queue_offsets.reduce((sum, each) => sum + each.max_offset - each.min_offset, 0);
 const size = (of) => (of.bytes === null || of.bytes === undefined ? "" : bytes(of.bytes));
@@ -69,7 +70,7 @@ export async function topics(_, query) {
 }
 
 export async function topic([name]) {
-  const [found, may, readers, scheduled] = await Promise.all([get(`/v1/topics/${part(name)}`), rights(`topic:${name}`), get("/v1/lags", { topic: name, limit: READERS }), get(`/v1/topics/${part(name)}/scheduled`, { limit: 50 }).catch((error) => missing("Delayed messages", error))]);
+  const [found, may, readers, scheduled] = await Promise.all([get(`/v1/topics/${part(name)}`), rights(`topic:${name}`), get("/v1/lags", { topic: name, limit: READERS }).catch((error) => missing(READ_BY, error)), get(`/v1/topics/${part(name)}/scheduled`, { limit: 50 }).catch((error) => missing("Delayed messages", error))]);
   const system = found.system ? "This topic is the system's: only the broker writes to it." : "";
   rates.counted(name, { sent: stored(found) }, asOf(found));
   return [
@@ -89,7 +90,7 @@ export async function topic([name]) {
       found.queue_offsets,
     ),
     rates.draw(),
-    table(readers.next ? `The first ${readers.groups.length} groups that read it` : "Groups that read it", [["Group", (each) => link(`#/groups/${part(each.group)}`, each.group)], ["Members", (each) => count(each.members), true], ...lagColumns.slice(0, 2)], readers.groups, "No group reads it."),
+    readers instanceof Node ? readers : table(readers.next ? `The first ${readers.groups.length} groups that read it` : READ_BY, [["Group", (each) => link(`#/groups/${part(each.group)}`, each.group)], ["Members", (each) => count(each.members), true], ...lagColumns.slice(0, 2)], readers.groups, "No group reads it."),
     sendForm(found, system || may("send")),
     alterTopic(found, system || may("alter")),
     ...(scheduled instanceof Node ? [scheduled] : delayed(name, scheduled, may("send"))),

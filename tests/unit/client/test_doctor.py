@@ -307,9 +307,13 @@ def test_an_alarm_has_the_next_step_of_its_kind() -> None:
 
 def test_a_hung_node_is_one_finding_and_not_one_of_each_that_misses_it() -> None:
     silent = [alarm("node_unreachable", "3")]
-    seen = healthy()._replace(statuses=[status(1, alarms=silent), status(2, alarms=silent)])
+    nodes = [{"node_id": number, "url": f"http://n{number}:1"} for number in (1, 2, 3)]
+    seen = healthy()._replace(statuses=[status(each, alarms=silent, nodes=nodes) for each in (1, 2)])
     hung = seen._replace(unreachable={"http://n3:1": "no answer"}, after={each: seen.after[each] for each in (1, 2)})
-    assert [found.code for found in findings_of(hung)] == ["node_unreachable"]
+    (found,) = findings_of(hung)
+    assert (found.code, found.evidence) == ("node_unreachable", "no answer; node 1, 2: why"), "only the others know why"
+    elsewhere = hung._replace(unreachable={"http://x": "no answer"})
+    assert [found.code for found in findings_of(elsewhere)] == ["node_unreachable", "alarm_node_unreachable"]
     cut_off = healthy()._replace(statuses=[status(1, alarms=silent), status(2, alarms=silent), status(3)])
     (found,) = findings_of(cut_off)
     assert (found.code, found.what) == ("alarm_node_unreachable", "node 3 is not heard by node 1, 2")

@@ -31,7 +31,7 @@ ALERTS: Final = re.findall(r"- alert: (\w+)$", RULES, re.MULTILINE)
 EXPRESSION: Final = re.compile(r"- alert: (\w+)\n +expr: \|-\n((?: {10}.*\n)+)")
 METRIC: Final = re.compile(r"\b(?:keelmq|process|python)_\w+")
 COMMAND: Final = re.compile(r"`(keelmq [^`]+)`")
-QUICK: Final = ("0m", "15s", "30s")
+QUICK: Final = ("0m", "15s", "30s", "45s")
 UNITS: Final = {"m": "min", "h": "h"}
 DRAWN: Final = (
     ("topics", "keelmq_topic_bytes"),

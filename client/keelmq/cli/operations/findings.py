@@ -38,9 +38,16 @@ Check = Callable[[Seen], Iterator[Finding]]
 
 
 def unreachable_nodes(seen: Seen) -> Iterator[Finding]:
+    """Yield a finding for each node that does not answer, with what the others say of it: only they may know why."""
     for url, error in seen.unreachable.items():
+        told: dict[str, list[str]] = {}
+        for status in seen.statuses:
+            for alarm in status.alarms:
+                if alarm.code == "node_unreachable" and alarm.detail and seen.silent_url(alarm.subject) == url:
+                    told.setdefault(alarm.detail, []).append(str(status.node_id))
+        evidence = "; ".join([error, *(f"node {', '.join(nodes)}: {detail}" for detail, nodes in told.items())])
         yield Finding(
-            "node_unreachable", "critical", f"{url} does not answer", error, f"start the node, or {LOOK_AT_LOG}"
+            "node_unreachable", "critical", f"{url} does not answer", evidence, f"start the node, or {LOOK_AT_LOG}"
         )
 
 
@@ -147,15 +154,14 @@ def differing_versions(seen: Seen) -> Iterator[Finding]:
 
 def alarms(seen: Seen) -> Iterator[Finding]:
     """Yield a finding for each alarm of a node, unless another finding tells of the same cause: that no node leads, or
-    that a node does not answer. Who does not hear a node that answers is one finding.
+    that a node does not answer, which has their details. Who does not hear any other node is one finding.
     """
     is_leaderless = bool(seen.members) and seen.leader is None
-    answering = {str(status.node_id) for status in seen.statuses}
     unheard: dict[str, dict[int, str]] = {}
     for status in seen.statuses:
         for alarm in status.alarms:
             if alarm.code == "node_unreachable":
-                if alarm.subject in answering or not seen.unreachable:
+                if seen.silent_url(alarm.subject) is None:
                     unheard.setdefault(alarm.subject, {})[status.node_id] = alarm.detail
                 continue
             if alarm.code == "no_leader" and is_leaderless:
@@ -342,7 +348,7 @@ def lagging_groups(seen: Seen) -> Iterator[Finding]:
 
 
 def old_backups(seen: Seen) -> Iterator[Finding]:
-    """Yield a finding where the last backup is old, or messages are and nobody has ever made one."""
+    """Yield a finding where the last backup is old, or messages are and no node knows of one."""
     ages = [each.value for shown in seen.after.values() for each in shown.all("keelmq_backup_age_seconds")]
     if ages and min(ages) > BACKUP_S:
         evidence = f"the last one that was stored is {min(ages) / 3_600:.0f} h old"
@@ -352,9 +358,9 @@ def old_backups(seen: Seen) -> Iterator[Finding]:
         return  # a node that says nothing may know of one
     oldest_s = seen.of_leader().value("keelmq_log_held_seconds", holder="message")
     if oldest_s > UNSAVED_S:
-        evidence = f"no node knows of one, and the oldest message is {oldest_s / 3_600:.0f} h old"
+        evidence = f"the oldest message is {oldest_s / 3_600:.0f} h old; a node that was removed may have known of one"
         step = "keelmq backup create DIR; docs/backup.md, From a timer"
-        yield Finding("backup_none", "warning", "no backup was ever made", evidence, step)
+        yield Finding("backup_none", "warning", "no node knows of a backup", evidence, step)
 
 
 def incomplete_audits(seen: Seen) -> Iterator[Finding]:

@@ -53,6 +53,14 @@ class Seen(NamedTuple):
         leading = [status for status in self.members if status.role == "leader"]
         return max(leading, key=lambda status: status.term, default=None)
 
+    def silent_url(self, node_id: str) -> str | None:
+        """Return the URL at which the node did not answer; None if it answered, or was not asked at its URL."""
+        if any(str(status.node_id) == node_id for status in self.statuses):
+            return None
+        nodes = (node for status in self.statuses for node in status.nodes)
+        own = {node.url.rstrip("/") for node in nodes if str(node.node_id) == node_id}
+        return next((url for url in self.unreachable if url.rstrip("/") in own), None)
+
     def of_leader(self) -> Reading:
         leader = self.leader
         return Reading() if leader is None else self.after.get(leader.node_id, Reading())
