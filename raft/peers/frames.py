@@ -103,6 +103,8 @@ class FrameProtocol(asyncio.Protocol):
                     message = decode(body, header_length, header_crc)
                 start = end
                 self.on_message(self, message)
-        if start:
+        try:
             del buffer[:start]
+        except BufferError:  # an error's trace, or a thread that looks at this one's stack, holds a view
+            buffer = buffer[start:]
         self._buffer = buffer

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
+from store.descriptors import SPARES
 from store.log.disk import Disk, File
 from store.log.errors import DiskFull, LogCorruption, UnsupportedLog
 from store.log.record import HEADER_BYTES, UnsupportedRecord
@@ -95,7 +96,7 @@ class SegmentSet:
 
     def files_of(self, position: int, length: int) -> Iterator[tuple[File, int, int]]:
         """Yield the files that hold these bytes of the log, each with the offset and the number of its bytes, as far as
-        two files that are not open yet, for each of which there must be a descriptor to spare.
+        two files that are not open yet, for each of which there must be a descriptor beside the reserve.
         """
         end, left_to_open = position + length, 2
         for segment in self.segments[bisect_right(self._starts, position) - 1 :]:
@@ -103,7 +104,7 @@ class SegmentSet:
             if segment.start >= end:
                 return
             if segment.file is None:
-                if not left_to_open or not self._disk.has_descriptors(1):
+                if not left_to_open or not self._disk.has_descriptors(SPARES + 1):
                     return
                 left_to_open -= 1
             begin = max(position, segment.start)
