@@ -7,10 +7,8 @@ a while. When the thread itself was late, the loop is not to blame: the process 
 
 import asyncio
 import logging
-import sys
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -22,7 +20,7 @@ from prometheus_client.metrics_core import Metric
 from cluster.core.core import Core
 from cluster.health.alarms import Condition
 from cluster.metrics import gauge
-from cluster.process.loop_steps import StepMeter, running_meter
+from cluster.process.loop_steps import StepMeter, running_meter, stack_of
 
 logger = logging.getLogger(__name__)
 
@@ -31,8 +29,6 @@ STALL_S: Final = 1.0
 """Seconds of delay from which on the loop counts as standing still."""
 SHOWN_AFTER_S: Final = (STALL_S, 5.0, 30.0)
 SHOWN_EVERY_S: Final = 300.0
-FRAMES_MAX: Final = 25
-"""Number of innermost stack frames that are logged."""
 ALARM_S: Final = 300.0
 """Seconds for which a stall stays an alarm after its end."""
 STALLS_KEPT: Final = 100
@@ -124,7 +120,7 @@ class LoopWatch:
             self._shown = 0
         elif not was_late and stood_s >= self._next_s():
             self._shown += 1
-            logger.error("the event loop has stood for %.1f s, here:\n%s", stood_s, self._stack())
+            logger.error("the event loop has stood for %.1f s, here:\n%s", stood_s, stack_of(self._loop_thread))
 
     def conditions(self) -> Iterator[Condition]:
         """Yield an alarm when the loop stood within the last ALARM_S seconds."""
@@ -163,10 +159,6 @@ class LoopWatch:
         if self._shown < len(SHOWN_AFTER_S):
             return SHOWN_AFTER_S[self._shown]
         return SHOWN_EVERY_S * (self._shown - len(SHOWN_AFTER_S) + 1)
-
-    def _stack(self) -> str:
-        frame = sys._current_frames().get(self._loop_thread)
-        return "".join(traceback.format_list(traceback.extract_stack(frame)[-FRAMES_MAX:])).rstrip()
 
     def _run(self) -> None:
         while not self._ended.wait(BEAT_S):

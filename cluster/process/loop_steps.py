@@ -22,6 +22,18 @@ FRAMES_MAX: Final = 25
 NAME_LENGTH_MAX: Final = 300
 
 
+def stack_of(thread: int) -> str:
+    """Return the innermost frames of a thread's stack in lines. No frame is held while they are written, or after: it
+    would hold what is in it, such as an iterator that keeps the index open after it was closed.
+    """
+    frame, places = sys._current_frames().get(thread), list[tuple[str, int, str]]()
+    while frame is not None and len(places) < FRAMES_MAX:
+        places.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+        frame = frame.f_back
+    del frame
+    return "".join(traceback.format_list([traceback.FrameSummary(*place) for place in reversed(places)])).rstrip()
+
+
 class StepMeter:
     """Measures the steps of one loop in the loop's thread. Owns a second thread, which records the stack of long steps.
 
@@ -83,9 +95,7 @@ class StepMeter:
             time.sleep(self.bound_ms / 2000)
             step = self._step if self._is_running else 0
             if step and step == before:
-                frame = sys._current_frames().get(self._loop_thread)
-                frames = traceback.extract_stack(frame)[-FRAMES_MAX:]
-                self._seen = step, "".join(traceback.format_list(frames)).rstrip()
+                self._seen = step, stack_of(self._loop_thread)
             before = step
 
 

@@ -3,11 +3,13 @@
 import asyncio
 import threading
 import time
+import weakref
 
 import pytest
 
 from cluster.health import loop_watch
 from cluster.health.loop_watch import ALARM_S, BEAT_S, FRAMES_MAX, LoopWatch
+from cluster.process.loop_steps import stack_of
 from tests.unit.cluster.conftest import Node
 
 
@@ -119,3 +121,23 @@ async def test_a_beat_that_fails_is_followed_by_another(node: Node, monkeypatch:
     assert after is not before
     assert after is not None
     after.cancel()
+
+
+def test_a_stack_that_was_looked_at_holds_nothing() -> None:
+    """A frame that somebody holds keeps an iterator, and with it an index that was closed is open."""
+    begun, goes_on, found = threading.Event(), threading.Event(), list[weakref.ref[set[int]]]()
+
+    def work() -> None:
+        iterator = {1}
+        found.append(weakref.ref(iterator))
+        begun.set()
+        goes_on.wait()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    begun.wait()
+    assert thread.ident is not None
+    assert "in work" in stack_of(thread.ident)
+    goes_on.set()
+    thread.join()
+    assert found[0]() is None
