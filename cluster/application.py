@@ -84,6 +84,7 @@ class Services:
         self.groups = GroupCoordinator(core)
         self._pops = PopApi(core)
         self._backups = BackupApi(core)
+        self._lags = LagLists(core)
         self._timers = TimerService(core)
         self._retention = RetentionService(core)
         self.alarms.add(self._retention.log_front.conditions)
@@ -152,7 +153,7 @@ class Services:
             *self.groups.routes(),
             *RetryApi(self.core).routes(),
             *PauseApi(self.core).routes(),
-            *LagLists(self.core).routes(),
+            *self._lags.routes(),
             *self._pops.routes(),
             *self._cluster.routes(),
             *MemberApi(self.core).routes(),
@@ -192,4 +193,5 @@ class Services:
         await self.core.raft.stop()
         await self._checks.stop()
         self._backups.stop()
+        await self._lags.stop()
         self.core.waiters.close()

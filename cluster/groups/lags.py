@@ -83,21 +83,25 @@ class _Ranking:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._looking: asyncio.Task[None] | None = None
+        self._task = core.background.task("lags", "look for the groups with the largest lag", self._renew)
+        self._looked: asyncio.Future[None] | None = None
         self._ranked: list[_Ranked] = []
         self._good_until_ms = 0
+
+    async def stop(self) -> None:
+        """End the look that is being made."""
+        await self._task.stop()
 
     async def groups(self) -> list[_Ranked]:
         """Return the groups that lag, the one with the largest lag first; LIST_MAX at most. Those who ask meanwhile
         wait for the look that is being made, which goes on when they do not: begun anew by each who asks and leaves,
         it would never end, nor rest.
         """
-        if self._looking is None and self._core.steady_ms() >= self._good_until_ms:
-            # No client's: time that is measured by client is the node's own here.
-            self._looking = asyncio.create_task(self._renew(), context=Context())
-            self._looking.add_done_callback(self._ended)
-        if self._looking is not None:
-            await asyncio.shield(self._looking)
+        if self._looked is None and self._core.steady_ms() >= self._good_until_ms:
+            self._looked = asyncio.get_running_loop().create_future()
+            Context().run(self._task.spawn, self._renew)  # no client's: its time is the node's own
+        if self._looked is not None:
+            await asyncio.shield(self._looked)
         return self._ranked
 
     async def _renew(self) -> None:
@@ -107,11 +111,9 @@ class _Ranking:
         finally:
             ended_ms = self._core.steady_ms()
             self._good_until_ms = ended_ms + max(RANKED_MS, RESTS_FOR * (ended_ms - begun_ms))
-
-    def _ended(self, looked: asyncio.Task[None]) -> None:
-        self._looking = None
-        if not looked.cancelled():
-            looked.exception()  # those who wait are told, and nobody else has to hear of it
+            if self._looked is not None:
+                self._looked.set_result(None)
+            self._looked = None
 
     async def _look(self) -> list[_Ranked]:
         lags: list[tuple[int, str]] = []
@@ -158,6 +160,9 @@ class LagLists:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._ranking = _Ranking(core)
+
+    async def stop(self) -> None:
+        await self._ranking.stop()
 
     def routes(self) -> list[Route]:
         return [

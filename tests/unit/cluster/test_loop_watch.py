@@ -8,8 +8,8 @@ import weakref
 import pytest
 
 from cluster.health import loop_watch
-from cluster.health.loop_watch import ALARM_S, BEAT_S, FRAMES_MAX, LoopWatch
-from cluster.process.loop_steps import stack_of
+from cluster.health.loop_watch import ALARM_S, BEAT_S, LoopWatch
+from cluster.process.loop_steps import FRAMES_MAX, stack_of
 from tests.unit.cluster.conftest import Node
 
 
