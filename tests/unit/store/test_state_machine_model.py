@@ -88,6 +88,7 @@ class AgainstTheModel(RuleBasedStateMachine):
         super().__init__()
         self.directory = Path(tempfile.mkdtemp(prefix="keelmq-model-"))
         self.replica = Replica(self.directory / "index", flush_entries=7)
+        self.replica.raise_level()
         self.model = Model()
         self.ends: dict[tuple[str, int], int] = {}
         for topic in ("orders", "points"):
