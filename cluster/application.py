@@ -46,9 +46,9 @@ from cluster.operations.drain_api import DrainApi
 from cluster.operations.feature_api import FeatureApi
 from cluster.operations.join_api import JoinApi
 from cluster.operations.log_api import LogApi
-from cluster.operations.log_level_api import LogLevelApi, NodeConfigApi
 from cluster.operations.log_readers import LogReaders
 from cluster.operations.member_api import MemberApi
+from cluster.operations.node_api import LogLevelApi, NodeConfigApi
 from cluster.operations.quota_api import QuotaApi
 from cluster.operations.replica_api import ReplicaApi
 from cluster.operations.settings_api import SettingsApi

@@ -48,6 +48,7 @@ from raft.messages import (
     Vitals,
     VoteReply,
 )
+from raft.peers.peer_status import PeerStatus
 from raft.replication.replication import Replication
 from raft.sender import Sender
 from raft.snapshots.snapshots import Snapshots
@@ -144,6 +145,24 @@ class SafeRaft:
         state = self.state
         stood = self.stalls.has_stood and state.other_voters
         return bool(state.role == LEADER and state.last_applied >= self.replication.leads_from and not stood)
+
+    @property
+    def lacks_vote(self) -> bool:
+        """True when this node is a voter whose disk is new to the cluster, and so neither votes nor counts yet."""
+        state = self.state
+        is_blank = state.has_blank_log and (state.leader_id is not None or self.vacancy.is_first_election)
+        return state.is_voter and not self.own_copy.votes and not is_blank
+
+    def peers(self, is_connected: Callable[[int], bool]) -> dict[int, PeerStatus]:
+        """Return how this node sees each of its peers."""
+        return {
+            peer: PeerStatus(
+                is_connected(peer) and self.presence.is_present(peer),
+                self.replication.acked(peer),
+                self.snapshots.sending(peer),
+            )
+            for peer in self.state.peer_ids
+        }
 
     @property
     def may_commit(self) -> bool:

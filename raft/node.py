@@ -54,7 +54,8 @@ class RaftNode:
         self._on_fatal = events.on_fatal
         self._on_outdated = events.on_outdated or events.on_fatal
         self._failed = self._stopping = self._handing_over = self._is_going_on = False
-        self._applied_listeners, self._leader_listeners = AppliedListeners(), AppliedListeners()
+        self._applied_listeners = AppliedListeners()
+        self._leader_listeners = AppliedListeners()
         self._transport = TcpTransport(config)
         self.membership = membership = recover_membership(config, storage.log, state_machine)
         """The nodes, with the addresses that count, and what of that is settled."""
@@ -96,9 +97,12 @@ class RaftNode:
         self.replicas = self._raft.own_copy.compare_replicas(state_machine.history, storage.differs)
         """Whether this replica differs from the others, or others do (raft/copies/replicas.py)."""
         self._raft.on_membership = partial(self._transport.set_membership, membership)
-        leads, of_node = lambda: self._raft.leads_and_knows_all, self._transport
         self.feature_levels = FeatureLevels(
-            self._state, leads, of_node.build_of, of_node.last_build_of, self.propose_configuration
+            self._state,
+            lambda: self._raft.leads_and_knows_all,
+            self._transport.build_of,
+            self._transport.last_build_of,
+            self.propose_configuration,
         )
         self._transport.on_data_arrives = lambda peer: None if self._failed else self._raft.data_arrives(peer)
         self._proposals = ProposalQueue(
@@ -176,9 +180,7 @@ class RaftNode:
     @property
     def lacks_vote(self) -> bool:
         """True when this node is a voter whose disk is new to the cluster, and so neither votes nor counts yet."""
-        state = self._state
-        is_blank = state.has_blank_log and (state.leader_id is not None or self.vacancy.is_first_election)
-        return state.is_voter and not self._raft.own_copy.votes and not is_blank
+        return self._raft.lacks_vote
 
     @property
     def in_flight_bytes(self) -> int:
@@ -186,14 +188,7 @@ class RaftNode:
 
     @property
     def peers(self) -> dict[int, PeerStatus]:
-        return {
-            peer: PeerStatus(
-                self._transport.is_connected(peer) and self.presence.is_present(peer),
-                self._raft.replication.acked(peer),
-                self._raft.snapshots.sending(peer),
-            )
-            for peer in self._state.peer_ids
-        }
+        return self._raft.peers(self._transport.is_connected)
 
     @property
     def configuration(self) -> Configuration:
@@ -226,7 +221,8 @@ class RaftNode:
         self._raft.election.on_leader = lambda: loop.call_soon(self._leader_listeners.tell)
         syncer = syncer_of(self._loop, self._open_background_sync(), self._worked_s)
         self._log_sync = LogSync(self._log, self._watermarks, syncer, self._after_sync, self._sync_failed)
-        self._raft.follower.on_written, self._proposals.on_failure = self._log_sync.request, self._fail_with
+        self._raft.follower.on_written = self._log_sync.request
+        self._proposals.on_failure = self._fail_with
         replication, may_send = self._raft.replication, lambda: not self._failed
         self._commit_notice = CommitNotice(self._state, replication, may_send, self._fail_with)
         try:

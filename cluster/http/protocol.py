@@ -43,18 +43,15 @@ class HttpProtocol(web.RequestHandler):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self._messages and not isinstance(self._messages[-1][0], RawRequestMessage):
-            bodies = [body for _, body in self._messages]
-            if self._current_request is not None:
-                bodies.append(self._current_request.content)
-            for body in bodies:
-                self._end_broken_body(body)
+        if self._messages and self._current_request is not None:
+            self._end_broken_body(self._current_request.content)
 
     def _end_broken_body(self, body: StreamReader) -> None:
-        """Tell a request, under way or waiting, if no more of its body comes: the parser, which only queues what it has
-        found, has lost its place.
+        """Tell the request under way if no more of its body comes: the parser, which only queues what it has found, has
+        lost its place. Nothing is read while a request waits behind it, so that one's body breaks when it is under way.
         """
-        if not body.is_eof() and body.exception() is None:
+        message, _ = self._messages[-1]
+        if not isinstance(message, RawRequestMessage) and not body.is_eof() and body.exception() is None:
             body.set_exception(web.RequestPayloadError("not encoded as its headers say"))
 
     def handle_error(

@@ -40,11 +40,12 @@ class Call:
     """State of one call. `asked` are the nodes asked in this round, which ends with a pause; `next_node` is next."""
 
     __slots__ = (
+        "_last_error",
         "answers",
         "asked",
         "backoff",
         "deadline",
-        "last_error",
+        "errors",
         "next_node",
         "redirects",
         "request",
@@ -71,9 +72,10 @@ class Call:
         self.next_node: Origin | None = None
         self.redirects = 0
         self.stored_perhaps = False
-        self.last_error: KeelMQError | None = None
+        self._last_error: KeelMQError | None = None
+        self.errors = 0
         self.unanswered = 0
-        """Number of tries that ended because no answer came in time; -1 once another try ended in another way."""
+        """Number of the errors that are tries to which no answer came in time."""
         self.untrusted: dict[Origin, NotTrusted] = {}
         """Nodes with which TLS could not begin, because one side does not trust the other."""
 
@@ -108,9 +110,15 @@ class Call:
         if self.tries_left is not None:
             self.tries_left -= 1
 
-    def note_end(self, *, unanswered: bool) -> None:
-        """Note how a try ended that brought no answer."""
-        self.unanswered = self.unanswered + 1 if unanswered and self.unanswered >= 0 else -1
+    @property
+    def last_error(self) -> KeelMQError | None:
+        """The error of the last try that told anything."""
+        return self._last_error
+
+    @last_error.setter
+    def last_error(self, error: KeelMQError) -> None:
+        self._last_error = error
+        self.errors += 1
 
     def over(self) -> bool:
         done = self.request.once and self.stored_perhaps
@@ -123,7 +131,7 @@ class Call:
         timed_out = self.deadline.remaining_s() <= 0
         end = f"no success within {self.deadline.budget_ms:.0f} ms" if timed_out else "all tries used up"
         why = f": {last.detail}" if last is not None else ""
-        if timed_out and last is not None and last.code == "no_answer" and self.unanswered > 1:
+        if timed_out and last is not None and 1 < self.unanswered == self.errors:
             # The last try had only what was left of the time, which tells nothing.
             end, why = f"no answer within {self.deadline.budget_ms:.0f} ms ({self.unanswered} attempts)", ""
         if self.stored_perhaps and self.request.once:

@@ -210,7 +210,7 @@ class Connection:
                 call.last_error = Unavailable("no_answer", f"{node.url}: {exc}")
                 call.stored_perhaps = call.stored_perhaps or call.request.writes
                 call.used_a_try()
-                call.note_end(unanswered=isinstance(exc, AnswerTimedOut))
+                call.unanswered += isinstance(exc, AnswerTimedOut)
                 # A short timeout says nothing about the node: it keeps its connections and receives the next calls.
                 pause_s = None if is_haste(timeout_s) else self._give_up_on(node, call)
             else:

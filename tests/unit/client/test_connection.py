@@ -313,6 +313,18 @@ async def test_a_node_that_never_answers_is_told_with_the_whole_time_and_the_att
     assert len(transport.requests) == 4
 
 
+async def test_an_answer_between_two_silences_is_not_passed_over(clock: Clock) -> None:
+    def silent_but_once(request: Request) -> HttpResponse:
+        clock.now_s += 0.5
+        if clock.now_s < 101.2:
+            return problem(503, "overloaded")
+        raise AnswerTimedOut("no answer within 136 ms")
+
+    connection, _ = connect(clock, silent_but_once)
+    with pytest.raises(Unavailable, match="no_answer: no success within 2000 ms: "):
+        await connection.call("GET", "/v1/x", deadline=Deadline(2_000, clock), anywhere=True)
+
+
 async def test_nothing_is_sent_once_the_budget_is_over(clock: Clock) -> None:
     """There would be no time for an answer, and a request refused each time would end with an unknown outcome."""
     connection, transport = connect(clock, lambda request: problem(507, "disk_full"))

@@ -81,3 +81,19 @@ async def test_requests_in_a_row_are_answered_wherever_they_are_cut(node: Node) 
     for place in range(1, len(sent), 7):
         answers = await answers_to(node, sent[:place], sent[place:])
         assert [status for status, _, _ in answers] == [200, 404, 200, 200], place
+
+
+async def test_a_request_that_waits_behind_another_and_breaks_is_a_problem(node: Node) -> None:
+    """Nothing more is read while it waits, so it is under way when its body breaks."""
+    waits = b"GET /v1/log?from_index=1000000&wait_ms=300 HTTP/1.1\r\n%b\r\n" % HOST
+    reader, writer = await asyncio.open_connection(*address_of(node))
+    try:
+        writer.write(waits + CHUNKED % HOST + b"2\r\n{}\r\n")
+        while not node.core.waiters:  # both in one segment are judged as one
+            await asyncio.sleep(0)
+        writer.write(b"no number\r\n")
+        answered = await reader.read()
+        assert answered.startswith(b"HTTP/1.1 200 ")
+        assert b"HTTP/1.1 400 " in answered
+    finally:
+        writer.close()

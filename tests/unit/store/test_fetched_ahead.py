@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from store.descriptors import SPARES
 from store.log import reader
 from store.log.commit_log import CommitLog
 from store.log.record import HEADER_BYTES
@@ -72,3 +73,14 @@ def test_a_later_segment_that_cannot_be_opened_is_no_error(disk: SimDisk, log: C
     disk.fetched.clear()
     assert [entry.index for entry in log.entries(2, 3 * RECORD_BYTES)] == first == [2, 3, 4]
     assert disk.fetched
+
+
+def test_no_descriptor_of_the_reserve_is_taken_for_what_is_fetched(disk: SimDisk, log: CommitLog) -> None:
+    log.close_sealed()
+    log.entry(2)  # the first segment is open
+    disk.descriptors = SPARES
+    log.entries(2, 3 * RECORD_BYTES)
+    assert disk.descriptors == SPARES
+    disk.descriptors = SPARES + 1
+    log.entries(2, 3 * RECORD_BYTES)
+    assert disk.descriptors == SPARES

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from store.commands.cluster import PutSettings
 from store.commands.entry import Command, Proposal, decode_entry
@@ -16,6 +16,7 @@ from store.commands.messages import BatchHeader, CancelScheduled, FireTimers
 from store.commands.topics import DeleteTopic, PutTopic
 from store.commands.transactions import Decide, Decision, Discard, ResumeTransaction
 from store.errors import Refused
+from store.features import FEATURES
 from store.index.index import Index
 from store.limits import DEDUPE_WINDOW_MS
 from store.log.record import KIND_ENTRY
@@ -84,11 +85,13 @@ BATCH_LISTS = st.lists(batches(), min_size=1, max_size=3)
 
 
 class AgainstTheModel(RuleBasedStateMachine):
+    level = 2
+
     def __init__(self) -> None:
         super().__init__()
         self.directory = Path(tempfile.mkdtemp(prefix="keelmq-model-"))
         self.replica = Replica(self.directory / "index", flush_entries=7)
-        self.replica.raise_level()
+        self.replica.raise_level(self.level)
         self.model = Model()
         self.ends: dict[tuple[str, int], int] = {}
         for topic in ("orders", "points"):
@@ -175,6 +178,7 @@ class AgainstTheModel(RuleBasedStateMachine):
             self.model.has_group = True
             self.run(LeaveGroup("other", "m"), None)
 
+    @precondition(lambda self: self.level >= FEATURES.level_of("PauseGroup"))
     @rule(paused=st.booleans())
     def pause_or_resume(self, paused: bool) -> None:
         self.pass_time()
@@ -370,6 +374,14 @@ class AgainstTheModel(RuleBasedStateMachine):
 
 TestAgainstTheModel = AgainstTheModel.TestCase
 TestAgainstTheModel.settings = settings(max_examples=40, stateful_step_count=40)
+
+
+class AtLevelOne(AgainstTheModel):
+    level = 1
+
+
+TestAtLevelOne = AtLevelOne.TestCase
+TestAtLevelOne.settings = settings(max_examples=20, stateful_step_count=40)
 
 
 def test_a_different_history_gives_a_different_hash(tmp_path: Path) -> None:
