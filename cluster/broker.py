@@ -80,6 +80,7 @@ class Broker:
         self._opens_again = asyncio.Event()
         self._is_named = False
         self._store = opened = NodeStore(config, data_directory.path, self._metrics)
+        opened.on_unreadable_index(on_fatal)
         self._state = opened.state
         events = NodeEvents(
             on_fatal,

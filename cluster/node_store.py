@@ -77,6 +77,10 @@ class NodeStore:
             partial(_background_sync, config, metrics, disk, self.log),
         )
 
+    def on_unreadable_index(self, on_fatal: Callable[[str], None]) -> None:
+        """Have `on_fatal` called with the reason when rows of the index are damaged, whoever reads them."""
+        self._index.rows.on_unreadable = on_fatal
+
     def close(self) -> None:
         """Sync the log and the watermarks, flush the index, and close all files. Raises LogFailed when the log cannot
         be synced.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import select
 from typing import Final
 
 NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
@@ -17,19 +18,42 @@ connect."""
 _SPARES_MIN: Final = 8
 
 
-def are_free(count: int) -> bool:
-    """Return whether this process can open `count` files, without any spare descriptor. Costs 2 µs for each."""
-    held: list[int] = []
+def count_free(enough: int) -> int:
+    """Return the number of files that this process can still open by its own limit, up to `enough`. Opens none of them
+    to find out: threads of RocksDB may be about to. Costs 15 µs while `enough` are free, and more the more are open
+    when they are not.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return enough
+    highest = select.poll()
+    for number in range(max(0, limit - enough), limit):
+        highest.register(number, 0)
+    unused = sum(bool(event & select.POLLNVAL) for _, event in highest.poll(0))
+    if unused >= enough:
+        return enough
     try:
-        while len(held) < count:
-            held.append(_take())
+        open_ones = os.listdir("/proc/self/fd")
     except OSError as error:
         if error.errno not in NO_DESCRIPTOR:
             raise
-    finally:
-        for each in held:
-            os.close(each)
-    return len(held) == count
+        return 0
+    return min(enough, limit + 1 - sum(int(each) < limit for each in open_ones))  # one of them listed the others
+
+
+def are_free(count: int) -> bool:
+    """Return whether this process can open `count` files, without any spare descriptor: by its own limit, and whether
+    the system has one to give.
+    """
+    if count_free(count) < count:
+        return False
+    try:
+        os.close(_take())
+    except OSError as error:
+        if error.errno not in NO_DESCRIPTOR:
+            raise
+        return False
+    return True
 
 
 def _take() -> int:
@@ -70,18 +94,16 @@ class SpareDescriptors:
 
     def renew(self, free: int = KEPT_FREE) -> int:
         """Hold what was lent again, and leave `free` descriptors free. Return how many are missing for that; what there
-        is, is shared then.
+        is, is shared then. Never takes those that others may need meanwhile.
         """
         self._drop_unusable()
-        needed = self._wanted + free
-        self._fill(needed)
-        missing = needed - len(self._held)
-        if missing:
-            self._release(len(self._held) - max(len(self._held) - free, min(len(self._held), _SPARES_MIN)))
-        else:
-            for _ in range(free):
-                os.close(self._held.pop())
-        return missing
+        there = len(self._held) + count_free(self._wanted + free)
+        kept = min(self._wanted, max(there - free, min(there, _SPARES_MIN)))
+        self._release(max(0, len(self._held) - kept))
+        self._fill(kept)
+        if len(self._held) < kept:  # the system has none to give
+            there = len(self._held)
+        return max(0, self._wanted + free - there)
 
     def close(self) -> None:
         """Release all. No method may be called afterwards."""

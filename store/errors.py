@@ -4,6 +4,8 @@
                     changes nothing. Refused is a *result* of apply, not a failure: the client is answered with `code`.
     IndexOutdated   An earlier version wrote the index; the index must be rebuilt from the log.
     IndexDamaged    The RocksDB index cannot be opened, or a later version wrote it: the node stops.
+    IndexUnreadable Rows of the index are damaged, or the disk failed: the node stops. Without a file descriptor they
+                    can be read later.
 
 Any other exception raised while applying is a bug and stops the node: a replica that skipped an entry would differ from
 the others for ever.
@@ -67,6 +69,17 @@ class IndexDamaged(Exception):
     The remedy depends on the log. A log that reaches back to its beginning rebuilds the index. For records removed
     before the log's base, the index alone holds their effects, so the whole node has to start anew.
     """
+
+
+class IndexUnreadable(Exception):
+    """Rows of the index cannot be read: a block is damaged, the disk failed, or a file descriptor was missing.
+
+    Nobody goes on with what could be read: an entry applied without these rows would make this replica differ.
+    """
+
+    def __init__(self, path: str, reason: str, advice: str, *, lacks_descriptor: bool) -> None:
+        super().__init__(f"the index {path} cannot be read: {reason}. {advice}")
+        self.lacks_descriptor = lacks_descriptor
 
 
 class IndexOutdated(Exception):

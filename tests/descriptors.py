@@ -13,7 +13,8 @@ def without_descriptors(left: int = 0) -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken: list[int] = []
     with open(os.devnull, "rb") as source:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, max(map(int, os.listdir("/proc/self/fd"))) + 64), hard))
+        highest = max(map(int, os.listdir("/proc/self/fd")))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, highest + 64 + left), hard))
         try:
             with contextlib.suppress(OSError):
                 while True:

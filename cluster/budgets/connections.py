@@ -42,6 +42,8 @@ CLOSED_FOR_ONE_MAX: Final = 4
 by less than one."""
 CROWDED_PER_S_MAX: Final = 100
 """Maximum number of connections that an address without room may open in a second."""
+NEW_PER_LOOK: Final = 4
+"""Number of new connections after which the file descriptors are looked at: a quarter of those kept for RocksDB."""
 HEARD_MAX: Final = 256
 """Maximum number of connections that are heard; for the next one, the oldest of the address that has most is closed."""
 HEARD_S: Final = 1.0
@@ -74,6 +76,10 @@ class Connections:
         self.limit = limit
         self.is_short = False
         """True while the process has hardly a descriptor left: a new connection then has to replace an idle one."""
+        self.look_at_descriptors: Callable[[], None] = lambda: None
+        """Called at every NEW_PER_LOOK-th new connection: a second later a burst of them may have taken what is kept
+        for RocksDB. It sets `is_short`."""
+        self._new_since_look = 0
         self._main = ConnectionPool[Connection](ClientBudget(limit, share_percent))
         self._reserve = ConnectionPool[Connection](ClientBudget(RESERVED_CONNECTIONS, 100))
         self._of_protocol: dict[asyncio.Protocol, Connection] = {}
@@ -207,6 +213,10 @@ class Connections:
 
     def has_descriptor(self) -> bool:
         """Return whether a new connection may stay; for want of descriptors an idle one is closed for it."""
+        self._new_since_look += 1
+        if self._new_since_look >= NEW_PER_LOOK:
+            self._new_since_look = 0
+            self.look_at_descriptors()
         return not self.is_short or self.close_idle(1)
 
     def close_idle(self, count: int) -> bool:

@@ -21,13 +21,18 @@ MISSING_MAX: Final = SPARES
 
 
 class DescriptorGuard:
-    """Looks every second whether the spare descriptors of the log are there, and others beside them."""
+    """Looks every second, and as clients connect, whether the spare descriptors of the log are there, and others beside
+    them.
+    """
 
     def __init__(self, core: Core, spares: SpareDescriptors) -> None:
         self._core = core
         self._spares = spares
         self._missing = 0
         self._task = core.background.task("descriptor-guard", "look at the file descriptors", self._round)
+        self._listeners = [each for each in (core.connections, core.admin_connections) if each is not None]
+        for each in self._listeners:
+            each.look_at_descriptors = self.look
 
     def start(self) -> None:
         self._task.start(INTERVAL_S)
@@ -48,10 +53,9 @@ class DescriptorGuard:
             logger.warning("all file descriptors that are kept for log, index and peers are there again")
         self._missing = missing
         beyond = max(0, missing - MISSING_MAX)
-        for connections in (core.connections, core.admin_connections):
-            if connections is not None:
-                connections.is_short = beyond > 0
-                connections.close_idle(beyond)
+        for each in self._listeners:
+            each.is_short = beyond > 0
+            each.close_idle(beyond)
 
     def conditions(self) -> Iterator[Condition]:
         """Yield an alarm while descriptors are missing."""

@@ -43,6 +43,7 @@ from cluster.process.request_scope import REQUEST_ID_HEADER, current
 from cluster.security.client_certificate import certificate_ends_ms
 from cluster.security.principals import ANONYMOUS_NAME
 from raft.errors import NoLeader, NotLeader
+from store.errors import IndexUnreadable
 from store.log.errors import DiskFull
 
 logger = logging.getLogger(__name__)
@@ -291,6 +292,8 @@ def _foreign_problem(error: Exception) -> Problem | None:
     """Return the problem for an error of the disk or of the HTTP server; None for other errors."""
     if isinstance(error, DiskFull) and error.is_for_want_of_descriptors:
         return Problem("overloaded", f"{error}; raise the limit of open files of the leader")
+    if isinstance(error, IndexUnreadable):
+        return Problem("overloaded" if error.lacks_descriptor else "internal", str(error))
     if isinstance(error, DiskFull):
         return Problem("disk_full", f"{error}; make room on the leader's disk")
     if isinstance(error, web.HTTPMethodNotAllowed):

@@ -7,6 +7,7 @@ Promises
     - Reading and staging cost the same however much is staged: a scan costs what it yields and skips.
     - The write-ahead log of RocksDB is off: the commit log is the WAL. A process that dies loses the newest commits,
       and only whole ones, newest first; the state machine replays them from the commit log.
+    - A read that fails raises IndexUnreadable, and never looks like the end of the rows.
     - Nothing is durable when `commit` returns. `flush(wait=True)` returns when all commits are on disk.
     - `try_commit` and `begin_flush` never hold their caller for the disk: RocksDB never delays a write here, a write
       that it would stop comes back undone, and no flush is asked for that it would put off. `commit`, `flush` and
@@ -23,7 +24,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
 from rocksdict import Rdict, WriteBatch, WriteOptions
 
@@ -32,7 +33,8 @@ from store.errors import IndexDamaged, IndexOutdated
 from store.index import keys
 from store.index.rocksdb_options import WRITE_BUFFER_BYTES, rocksdb_options
 from store.index.staged_writes import StagedWrites
-from store.log.errors import DiskError, DiskFull
+from store.index.stored_rows import StoredRows
+from store.log.errors import REPAIR_ADVICE, DiskError, DiskFull
 from store.steps import ITEMS_PER_STEP, Steps
 
 FORMAT: Final = b"3"
@@ -77,6 +79,8 @@ class Index:
 
     def __init__(self, database: Rdict) -> None:
         self._database = database
+        self.rows = StoredRows(database)
+        """The committed rows."""
         self._writes = StagedWrites()
         self._staged = self._writes.values
         self.touched: list[tuple[bytes, ...]] = []
@@ -133,7 +137,10 @@ class Index:
             return self._staged[key]
         if self._writes.range_begins and self._writes.deleted_range(key) is not None:
             return None
-        value: bytes | None = self._database.get(key)
+        try:
+            value: bytes | None = self._database.get(key)
+        except Exception as error:  # rocksdict raises nothing narrower
+            raise self.rows.unreadable(error) from error
         return value
 
     def put(self, key: bytes, value: bytes) -> None:
@@ -174,7 +181,7 @@ class Index:
         does.
         """
         writes, staged = self._writes, self._staged
-        stored = self._stored_from(begin)
+        stored = self.rows.first_from(begin)
         stored_key, stored_value = next(stored, (end, b""))
         passed: bytes | None = None
         size, removals = 0, writes.removals  # as of the last call of `writes.keys()`
@@ -191,7 +198,7 @@ class Index:
                     passed = stored_key
                     yield stored_key, stored_value
                 else:
-                    stored = self._stored_from(hidden[1])
+                    stored = self.rows.first_from(hidden[1])
                 stored_key, stored_value = next(stored, (end, b""))
             elif staged_key < end:
                 if stored_key == staged_key:
@@ -208,7 +215,7 @@ class Index:
         """Return an iterator over every committed pair, in key order, as of this call: later writes are not seen. Drop
         it when done: it keeps its data alive in the database.
         """
-        return cast(Iterator[tuple[bytes, bytes]], self._database.snapshot().items(from_key=b""))
+        return self.rows.snapshot()
 
     def estimate_pairs(self) -> int:
         """Return RocksDB's estimate of the number of pairs."""
@@ -243,7 +250,7 @@ class Index:
         writes, staged = self._writes, self._staged
         keys = writes.keys()
         place = bisect_left(keys, end) - 1
-        stored = self._stored_before(end, begin)
+        stored = self.rows.last_before(end, begin)
         found = next(stored, None)
         while True:
             staged_key = keys[place] if place >= 0 and keys[place] >= begin else None
@@ -251,7 +258,7 @@ class Index:
                 hidden = writes.deleted_range(found[0]) if found is not None else None
                 if hidden is None:
                     return found
-                stored = self._stored_before(hidden[0], begin)
+                stored = self.rows.last_before(hidden[0], begin)
                 found = next(stored, None)
             else:
                 value = staged[staged_key]
@@ -346,8 +353,9 @@ class Index:
             raise self._failure("flush", error) from error
 
     def _failure(self, operation: str, error: Exception) -> DiskError:
-        path = self._database.path()
-        return _disk_error(operation, path, error) or DiskError(operation, path, 0, str(error))
+        path, text = self._database.path(), str(error)
+        advice = f". {REPAIR_ADVICE}" if text.startswith("Corruption") else ""
+        return _disk_error(operation, path, error) or DiskError(operation, path, 0, text + advice)
 
     @property
     def is_flushing(self) -> bool:
@@ -386,36 +394,16 @@ class Index:
             raise
         self._database.close()
 
-    def beginning(self, prefixes: Iterable[bytes]) -> list[bool]:
+    def beginning(self, prefixes: Sequence[bytes]) -> list[bool]:
         """Return for each prefix whether a key begins with it, which costs less than a scan for each. It may be true
         all the same where such keys are deleted by what is staged.
         """
-        staged, pairs, found = self._writes.keys(), self._database.iter(), list[bool]()
+        staged, found = self._writes.keys(), list[bool]()
         for prefix in prefixes:
             place = bisect_left(staged, prefix)
-            if place < len(staged) and staged[place].startswith(prefix):
-                found.append(True)
-                continue
-            pairs.seek(prefix)
-            found.append(pairs.valid() and pairs.key().startswith(prefix))
-        pairs.status()  # raises if something could not be read
-        return found
-
-    def _stored_from(self, begin: bytes) -> Iterator[tuple[bytes, bytes]]:
-        return cast(Iterator[tuple[bytes, bytes]], self._database.items(from_key=begin))
-
-    def _stored_before(self, end: bytes, begin: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the stored pairs of begin <= key < end, from the greatest key down."""
-        pairs = self._database.iter()  # of `items` the first pair costs twice as much
-        pairs.seek_for_prev(end)
-        while pairs.valid():
-            key, value = pairs.key(), pairs.value()
-            if key < begin:
-                return
-            if key < end:
-                yield key, value
-            pairs.prev()
-        pairs.status()  # raises if the pairs ended because they cannot be read
+            found.append(place < len(staged) and staged[place].startswith(prefix))
+        stored = self.rows.beginning(prefix for prefix, is_staged in zip(prefixes, found, strict=True) if not is_staged)
+        return [is_staged or next(stored) for is_staged in found]
 
 
 def _fill(batch: WriteBatch, rows: Iterable[tuple[bytes, bytes | None]]) -> None:

@@ -206,7 +206,7 @@ class MessageIndex:
         """Return for each topic whether `batches` may find something there, and `of_batch` a place for it."""
         implied = _place_implied(message_id)
         ids = (message_id,) if implied is None else (message_id, implied[0])
-        known = [self._index.beginning(keys.known_of_id(each, value) for each in topic_ids) for value in ids]
+        known = [self._index.beginning([keys.known_of_id(each, value) for each in topic_ids]) for value in ids]
         return [any(of) for of in zip(*known, strict=True)]
 
     def of_batch(self, topic_id: int, batch_id: str) -> KnownOfId:

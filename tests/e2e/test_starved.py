@@ -33,10 +33,12 @@ PATH = f"{TOPIC}/messages"
 @pytest.fixture(scope="module")
 def starved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
     """A cluster with small segments, and a topic whose messages expire at once, so that files come and go. Node 1 has
-    a disk of its own.
+    a disk of its own. The loop is the one that nodes have in production: the one that measures steps takes as many
+    connections as wait at once, before the broker hears of the first.
     """
     directory = tmp_path_factory.mktemp("starved")
-    options = (*OPTIONS, "--segment-bytes", str(SEGMENT_BYTES), "--cache-bytes", "65536", "--retention-check-ms", "50")
+    small = ("--segment-bytes", str(SEGMENT_BYTES), "--cache-bytes", "65536", "--retention-check-ms", "50")
+    options = (*OPTIONS, *small, "--loop-step-ms-max", "0")
     with mounted_at(directory / "node1", inodes=4096), ClusterProcess(directory, nodes=3, options=options) as cluster:
         ok(cluster.wait_leader().request("PUT", TOPIC, payload={"queues": 1, "retention_ms": 500}))
         yield cluster

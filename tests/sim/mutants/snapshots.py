@@ -78,7 +78,7 @@ def holds_nothing_up(self: Snapshots) -> None:
 def reads_a_state_that_moves(self: Index) -> Iterator[tuple[bytes, bytes]]:
     """The pairs of a snapshot are read as they are when it is their turn, not as they were when it began."""
     key = b""
-    while (pair := next(self._stored_from(key), None)) is not None and pair[0] < END:
+    while (pair := next(self.rows.first_from(key), None)) is not None and pair[0] < END:
         yield pair
         key = pair[0] + b"\0"
 

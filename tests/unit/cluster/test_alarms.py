@@ -1,5 +1,6 @@
 """Alarms: logged once when they begin and end, shown to operators while they last."""
 
+import contextlib
 import logging
 import os
 import re
@@ -10,10 +11,11 @@ from random import Random
 import msgspec
 import pytest
 
+from cluster.budgets.connections import NEW_PER_LOOK
 from cluster.health.alarms import Alarms, Condition
 from cluster.health.descriptor_guard import DescriptorGuard
 from cluster.health.disk_guard import MIN_FREE_FILES, DiskGuard
-from store.descriptors import KEPT_FREE, SPARES, SpareDescriptors
+from store.descriptors import KEPT_FREE, SPARES, SpareDescriptors, count_free
 from tests.descriptors import without_descriptors
 from tests.simdisk import SimDisk
 from tests.unit.cluster.conftest import START_MS, Node
@@ -136,6 +138,22 @@ async def test_a_disk_without_inodes_is_low_however_many_bytes_are_free(node: No
     assert detail(None)
     disk.descriptors = None
     assert not detail(None)
+
+
+async def test_a_burst_of_connections_is_noticed_while_it_takes_the_descriptors(node: Node) -> None:
+    """A burst takes all within a second, also those that flushes and compactions need, and RocksDB does not recover."""
+    spares, connections = SpareDescriptors(SPARES), node.core.connections
+    guard = DescriptorGuard(node.core, spares)
+    with without_descriptors(left=100), contextlib.ExitStack() as taken:
+        for _ in range(200):
+            if not connections.has_descriptor():
+                break
+            taken.callback(os.close, os.dup(0))
+        assert count_free(KEPT_FREE) >= KEPT_FREE // 2 - NEW_PER_LOOK
+        assert spares.has(KEPT_FREE // 2)
+    guard.look()
+    assert not connections.is_short
+    spares.close()
 
 
 async def test_missing_descriptors_are_an_alarm_and_idle_clients_make_room(

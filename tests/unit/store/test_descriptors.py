@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from store.descriptors import SPARES, SpareDescriptors
+from store.descriptors import SPARES, SpareDescriptors, are_free, count_free
 from store.index.index import FLUSH_DESCRIPTORS, Index
 from store.log.commit_log import CommitLog
 from store.log.disk import PosixDisk
@@ -250,3 +250,36 @@ def test_a_spare_that_another_thread_was_quicker_to_take_is_replaced_by_the_next
         disk._with_spare(stolen_from)
     assert spares.has(4), "they are held again"
     spares.close()
+
+
+def test_a_look_leaves_the_free_descriptors_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RocksDB's threads open files at any time, and a flush or compaction that finds no descriptor ends the node."""
+    spares = SpareDescriptors(16)
+    taken: list[int] = []
+    opened = os.open
+
+    def noted(path: str, flags: int) -> int:
+        descriptor = opened(path, flags)
+        taken.append(count_free(99))
+        return descriptor
+
+    with without_descriptors(12):
+        spares.lend()
+        spares.take_back()
+        monkeypatch.setattr(os, "open", noted)
+        assert spares.renew(16) == 4
+        assert spares.renew(16) == 4
+        assert are_free(16)
+        assert not are_free(17)
+    assert min(taken, default=99) >= 12
+    spares.close()
+
+
+def test_descriptors_are_counted_by_the_limit_and_none_is_taken() -> None:
+    assert count_free(48) == 48
+    for left in (0, 1, 7, 48):
+        with without_descriptors(left):
+            assert count_free(48) == left
+            assert count_free(5) == min(5, left)
+            assert not left or are_free(left)
+            assert not are_free(left + 1)

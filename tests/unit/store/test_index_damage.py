@@ -1,0 +1,76 @@
+"""Damaged rows of the index are an error for whoever reads them, and never look like the end of the rows."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from store.errors import IndexUnreadable
+from store.index.index import Index
+from store.log.errors import DiskError
+
+ROWS = 4000
+KEYS = [b"r%05d" % number for number in range(ROWS)]
+
+Read = Callable[[Index], object]
+READS: dict[str, Read] = {
+    "get": lambda index: [index.get(key) for key in KEYS],
+    "scan": lambda index: list(index.scan(b"r", b"s")),
+    "scan with staged rows": lambda index: list(index.scan(b"r", b"s")),
+    "scan of a part": lambda index: [list(index.scan(key, key + b"\xff")) for key in KEYS],
+    "last": lambda index: [index.last(b"r", key) for key in KEYS],
+    "pairs": lambda index: list(index.pairs()),
+    "beginning": lambda index: index.beginning(KEYS),
+}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return the directory of a closed index, one block of which is damaged."""
+    path = tmp_path / "index"
+    index = Index.open(str(path))
+    index.put_all([(key, os.urandom(100)) for key in KEYS])
+    index.commit()
+    index.close()
+    (file,) = path.glob("*.sst")
+    with file.open("r+b") as damaged:
+        damaged.seek(file.stat().st_size // 2)
+        damaged.write(b"damaged")
+    return path
+
+
+@pytest.mark.parametrize("name", READS)
+def test_a_read_that_meets_a_damaged_block_fails_and_tells_the_node(path: Path, name: str) -> None:
+    index, told = Index.open(str(path)), list[str]()
+    if "staged" in name:
+        index.put(b"rz", b"")
+    index.rows.on_unreadable = told.append
+    with pytest.raises(IndexUnreadable, match=r"block checksum mismatch.*Stop this node") as failed:
+        READS[name](index)
+    assert told == [str(failed.value)]
+    index.close()
+
+
+def test_rows_before_the_damaged_block_are_read(path: Path) -> None:
+    index = Index.open(str(path))
+    assert [key for key, _ in index.scan(b"r", KEYS[100])] == KEYS[:100]
+    assert index.get(KEYS[-1]) is not None
+    assert index.beginning([KEYS[0], b"s"]) == [True, False]
+    assert [key for key, _ in index.scan(KEYS[-10], b"s")] == KEYS[-10:]
+    index.close()
+
+
+def test_a_compaction_that_meets_a_damaged_block_is_told_by_the_next_write(path: Path) -> None:
+    index = Index.open(str(path))
+
+    def write() -> None:
+        for number in range(1000):
+            index.put_all([(key, b"%d" % number) for key in KEYS[::100]])
+            index.commit()
+            index.flush()
+
+    with pytest.raises(DiskError, match=r"checksum mismatch.*Stop this node"):
+        write()
+    with pytest.raises(DiskError):
+        index.close()
