@@ -19,9 +19,12 @@ CELL_BORDER: Final = re.compile(r"(?<!\\)\|")
 JSON_OBJECT: Final = re.compile(r'\{\s*\\?"')
 ARCHITECTURE: Final = ROOT / "docs" / "architecture.md"
 WALKS: Final = (
+    "Terms",
     "A send, file by file",
     "A pull, file by file",
     "A transaction and its check-back, file by file",
+    "A pop, file by file",
+    "A snapshot, file by file",
     "Threads",
     "Adding a command",
 )
