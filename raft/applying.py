@@ -13,7 +13,9 @@ not there. Entries do not tell: one costs 20 microseconds, another a millisecond
 
 
 class Applying:
-    """The function with which the handlers apply entries. `worked_s` returns the processor time of this process."""
+    """The function that the applier (raft/entries/applier.py) is given: it applies entries to the state machine, and
+    flushes the index. `worked_s` returns the processor time of this process.
+    """
 
     def __init__(self, state_machine: StateMachine, worked_s: Callable[[], float]) -> None:
         self._state_machine = state_machine

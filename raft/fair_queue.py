@@ -41,7 +41,7 @@ W = TypeVar("W", bound=Waiting)
 
 
 class FairQueue(Generic[W]):
-    """Makes groups of what waits, each for one entry of at most `entry_bytes` and `entry_work_bytes`.
+    """Divides the proposals that wait into entries of at most `entry_bytes` and `entry_work_bytes`.
 
     While all that waits fits one entry, the order is that of arrival. Otherwise the next one is always that of the
     sender who has had least for its weight since it began to wait, measured by the share of an entry that its
@@ -92,18 +92,18 @@ class FairQueue(Generic[W]):
         self._begin_anew()
 
     def take(self) -> list[W]:
-        """Remove and return the next group: at least one if any waits that is not cancelled."""
+        """Remove and return the proposals of the next entry: at least one if any waits that is not cancelled."""
         if self._senders or not self._all_fits():
             self._line_up()
             return self._take_by_turns()
-        group = [waiting for waiting in self._arrived if not waiting.future.cancelled()]
-        if len(group) < len(self._arrived):
+        taken = [waiting for waiting in self._arrived if not waiting.future.cancelled()]
+        if len(taken) < len(self._arrived):
             for waiting in self._arrived:
                 if waiting.future.cancelled():
                     self._on_left_out(waiting)
         self._arrived.clear()
         self._arrived_bytes = self._arrived_work_bytes = 0
-        return group
+        return taken
 
     def _all_fits(self) -> bool:
         fits = self._arrived_bytes <= self._entry_bytes and self._arrived_work_bytes <= self._entry_work_bytes
@@ -122,7 +122,7 @@ class FairQueue(Generic[W]):
         self._arrived_bytes = self._arrived_work_bytes = 0
 
     def _take_by_turns(self) -> list[W]:
-        group: list[W] = []
+        taken: list[W] = []
         size_bytes = work_bytes = 0
         while self._turns:
             start, _, sender = self._turns[0]
@@ -133,9 +133,9 @@ class FairQueue(Generic[W]):
             else:
                 size_bytes += waiting.size_bytes
                 work_bytes += waiting.work_bytes
-                if group and (size_bytes > self._entry_bytes or work_bytes > self._entry_work_bytes):
-                    return group
-                group.append(waiting)
+                if taken and (size_bytes > self._entry_bytes or work_bytes > self._entry_work_bytes):
+                    return taken
+                taken.append(waiting)
                 self._time = start
                 cost = self._cost(waiting)
             queue.popleft()
@@ -146,7 +146,7 @@ class FairQueue(Generic[W]):
                 del self._senders[sender]
                 self._note_finish(sender, start + cost)
         self._begin_anew()
-        return group
+        return taken
 
     def _cost(self, waiting: W) -> float:
         if waiting.sender == OWN:

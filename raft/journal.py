@@ -1,4 +1,4 @@
-"""The commit log and the hard state as the journal PySyncObj expects (row 7).
+"""The commit log and the hard state as the journal PySyncObj expects (row 7 of docs/safe-pysyncobj.md).
 
 The library asks its journal for the last index on every step and for terms in its commit rule, never for payloads:
 those travel through raft/replication/replication.py. So an item here is `(b"", index, term)` and costs no disk read. Of

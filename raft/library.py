@@ -3,7 +3,7 @@
 The library is pinned because its private members are overridden: `check_library()` and its test fail when the version
 changes, or one of the names listed here. Kept of the library: roles and terms, the election itself, the rule that only
 a majority of the current term commits, check-quorum, leadership transfer. Everything else is cut off here and done by
-the parts that `raft/handlers.py` composes.
+the parts that `raft/handlers.py` composes. Rows are those of the table in docs/safe-pysyncobj.md.
 """
 
 import time

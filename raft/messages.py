@@ -1,7 +1,7 @@
 """The messages between peers and their encoding.
 
-Every message but those of the handshake, `Vitals`, `Compare` and `Compared` carries its sender's current term (row 4).
-A frame is
+Every message but those of the handshake, `Vitals`, `Compare` and `Compared` carries its sender's current term (row 4 of
+docs/safe-pysyncobj.md). A frame is
 
     u32 body_length | u32 header_length | u32 crc32c of the header | header (msgpack) | payloads
 

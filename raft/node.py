@@ -274,7 +274,7 @@ class RaftNode:
         self._check_leads()
         following = change(self._state.configuration).named(principal)
         future, on_outcome = awaited(self._loop)
-        self._appending(lambda: self._raft.proposing.propose_configuration(following, on_outcome))
+        self._append_and_send(lambda: self._raft.proposing.propose_configuration(following, on_outcome))
         return future
 
     async def check_answers(self, node_id: int, address: PeerAddress) -> None:
@@ -318,9 +318,10 @@ class RaftNode:
             self.feature_levels.tick()
 
     def _append_entry(self, payload: bytes, on_outcome: Callable[[Entry | None, Any], None]) -> int:
-        return self._appending(partial(self._raft.proposing.propose, payload, on_outcome))
+        return self._append_and_send(partial(self._raft.proposing.propose, payload, on_outcome))
 
-    def _appending(self, append: Callable[[], int]) -> int:
+    def _append_and_send(self, append: Callable[[], int]) -> int:
+        """Append an entry, send it to the followers, and have it synced here meanwhile. Raises what `append` does."""
         try:
             index = append()
         except (RaftError, DiskFull) as error:
@@ -357,6 +358,7 @@ class RaftNode:
         return handle
 
     def _after_event(self) -> None:
+        """Go on after a message or a sync: sync what it appended, and commit and apply what it made possible."""
         if self._log.synced_index < self._log.last_index:
             self._log_sync.request()
             if self._state.role != LEADER:
@@ -395,6 +397,7 @@ class RaftNode:
         self._fail(f"the commit log cannot be synced: {error}")
 
     def _drive(self, go_on: Callable[[], None]) -> None:
+        """Have the handlers go on, and then do what follows from it: tell the listeners, sync, notify of commits."""
         if self._failed:
             return
         applied_before = self._state.last_applied

@@ -30,9 +30,10 @@ UNKNOWN_S = 0.01
 have to wait until it has heard a majority of clocks, and until the level that it raises is committed.
 """
 ENTRY_WORK_BYTES = 64 * 1024
-"""Maximum bytes of an entry's commands, without their blocks, each with COMMAND_OVERHEAD_BYTES and with the size of
-what the state holds for it to carry out; a larger command goes alone. It bounds the time of applying an entry, during
-which the loop does nothing else: 5 ms for 550 small produces.
+"""Maximum work of an entry, in bytes: for each command its size without blocks, COMMAND_OVERHEAD_BYTES, and what it
+works on in the state (`further_work_bytes`: the batches of a transaction that is committed, for example). A larger
+command goes alone. It bounds the time of applying an entry, during which the loop does nothing else: 5 ms for 550 small
+produces.
 """
 
 SENDER_SHARE: Final = 3
@@ -101,7 +102,7 @@ class ProposalQueue:
         self._max_entries_in_flight = max_entries_in_flight
         self._max_in_flight_bytes = max_in_flight_bytes
         self.on_failure: Callable[[Exception], None] = _only_logged
-        """Called with an error that is of no proposal, after which this node must not go on."""
+        """Called with an error of the flush itself, not of a proposal: this node must not go on."""
         self._waiting: FairQueue[_Waiting] = FairQueue(max_entry_bytes, ENTRY_WORK_BYTES, self._release)
         self._entries_in_flight = 0
         self._flush_scheduled = False
@@ -200,18 +201,18 @@ class ProposalQueue:
         self._flush_scheduled = False
         if self._any_unchecked:
             self._refuse_above(level)
-        while self._entries_in_flight < self._max_entries_in_flight and (group := self._waiting.take()):
+        while self._entries_in_flight < self._max_entries_in_flight and (taken := self._waiting.take()):
             self._last_timestamp_ms = timestamp_ms = max(self._last_timestamp_ms, stamp_ms)
             self._entries_in_flight += 1
             try:
-                proposals = [waiting.proposal for waiting in group]
+                proposals = [waiting.proposal for waiting in taken]
                 payload = encode_entry(timestamp_ms, proposals, in_doubt=not self._clock_is_sure(), level=level)
-                self._append_entry(payload, partial(self._on_outcome, group, timestamp_ms))
-                for waiting in group:
+                self._append_entry(payload, partial(self._on_outcome, taken, timestamp_ms))
+                for waiting in taken:
                     waiting.future.is_in_log = True
             except Exception as error:  # nothing was appended: the proposers get the error
                 self._entries_in_flight -= 1
-                for waiting in group:
+                for waiting in taken:
                     self._fail(waiting, error)
 
     def _refuse_above(self, level: int) -> None:
@@ -225,14 +226,14 @@ class ProposalQueue:
             else:
                 self._waiting.append(each)
 
-    def _on_outcome(self, group: Sequence[_Waiting], timestamp_ms: int, entry: Entry | None, outcome: Any) -> None:
+    def _on_outcome(self, taken: Sequence[_Waiting], timestamp_ms: int, entry: Entry | None, outcome: Any) -> None:
         self._entries_in_flight -= 1
         if entry is None:
-            for waiting in group:
+            for waiting in taken:
                 self._fail(waiting, outcome)
         else:
             durable_on = self._durable_on(entry.index)
-            for waiting, result in zip(group, outcome, strict=True):
+            for waiting, result in zip(taken, outcome, strict=True):
                 if isinstance(result, Refused):
                     self._fail(waiting, result)
                     continue

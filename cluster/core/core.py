@@ -196,7 +196,7 @@ class Core:
         waited for a place in the log, otherwise UnknownOutcome: the command may still be committed then.
         """
         timeout_s = self._timeout_s()
-        if (before := self._carried_out(command, blocks)) is not None:
+        if (before := self._applied_before(command, blocks)) is not None:
             return before
         if not self._makes_room(command):
             self._require_disk()
@@ -218,7 +218,9 @@ class Core:
         return applied
 
     def _weighed(self, proposal: Proposal) -> Proposal:
-        """Add what the command carries out of the state: many decisions about large transactions share no entry."""
+        """Add what the command works on in the state: a commit gives offsets to all batches of its transaction, so
+        commits of large transactions share no entry.
+        """
         further = further_work_bytes(proposal.command, self.state)
         return Proposal(proposal.command, proposal.blocks, further, proposal.principal) if further else proposal
 
@@ -238,7 +240,7 @@ class Core:
         settled: dict[int, Applied | Exception] = {}
         for ordinal, proposal in enumerate(proposals):
             try:
-                if (before := self._carried_out(proposal.command, proposal.blocks)) is not None:
+                if (before := self._applied_before(proposal.command, proposal.blocks)) is not None:
                     settled[ordinal] = before
                     continue
                 if full and not self._makes_room(proposal.command):
@@ -260,7 +262,7 @@ class Core:
                 self.refusals.note(result)
         return results
 
-    def _carried_out(self, command: Command, blocks: Sequence[bytes]) -> Applied | None:
+    def _applied_before(self, command: Command, blocks: Sequence[bytes]) -> Applied | None:
         """Return the former outcome of a large command that was applied before, so that it is not replicated a second
         time (docs/decisions.md, 40); None for other commands. Raises Refused, or as `require_leader` does. Reads no
         file of the log.

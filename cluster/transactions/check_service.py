@@ -281,6 +281,7 @@ class CheckService:
         return any(poller.has_room for pollers in self._pollers.values() for poller in pollers)
 
     def _hand_out(self, check: DueCheck, now_ms: int) -> None:
+        """Send the check to the webhook of its group, or lease it to a waiting poll; otherwise it stays due."""
         url = self._core.state.check_url(check.producer_group)
         if url is not None:
             if self._send_webhook(check, url):

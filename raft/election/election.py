@@ -1,7 +1,7 @@
 """Terms and votes: who may lead, and how a node stands for it.
 
 The library runs the election once it is due; this module decides when it is due (pre-vote), grants votes, and counts
-them.
+them. Rows are those of the table in docs/safe-pysyncobj.md.
 """
 
 import logging

@@ -1,4 +1,7 @@
-"""Committed entries go to the state machine, a few milliseconds' worth of them at a time."""
+"""Committed entries go to the state machine, a few milliseconds' worth of them at a time.
+
+The applier says which entries, and how long. The function that it is given (raft/applying.py) applies them.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,4 +1,7 @@
-"""The follower's side: it takes the entries that the leader of its term sends, and says how far it has them."""
+"""The follower's side: it takes the entries that the leader of its term sends, and says how far it has them.
+
+Rows are those of the table in docs/safe-pysyncobj.md.
+"""
 
 import logging
 from collections.abc import Callable, Sequence

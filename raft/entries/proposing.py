@@ -1,4 +1,7 @@
-"""The leader takes proposals into its log, and tells those who wait for them what became of them."""
+"""The leader takes proposals into its log, and tells those who wait for them what became of them.
+
+Rows are those of the table in docs/safe-pysyncobj.md.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any

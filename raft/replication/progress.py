@@ -2,7 +2,7 @@
 
 Two modes, as in etcd's raft: *probing* sends one append at a time until the place where the logs meet is known;
 *streaming* keeps a window of appends in flight (row 13). Dropping an append on the way is safe: the next one is
-refused and the leader probes.
+refused and the leader probes. Rows are those of the table in docs/safe-pysyncobj.md.
 """
 
 from collections import deque

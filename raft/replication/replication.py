@@ -1,4 +1,7 @@
-"""The leader's side: it sends its entries to the others, and counts the copies that they have on disk."""
+"""The leader's side: it sends its entries to the others, and counts the copies that they have on disk.
+
+Rows are those of the table in docs/safe-pysyncobj.md.
+"""
 
 import logging
 from collections.abc import Sequence

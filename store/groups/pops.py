@@ -62,6 +62,8 @@ class _Taken:
 
 
 class Pops:
+    """Carries out the commands of pop consumers. Owned by the thread that applies."""
+
     def __init__(
         self,
         topics: Topics,
@@ -82,6 +84,9 @@ class Pops:
         """Number of leases that the entry being applied has made so far."""
 
     def pop(self, command: Pop, at: At) -> Popped:
+        """Hand messages out: one lease for those of each queue, and the group's offset moves past them. None is handed
+        out for a paused group. Refused (`too_many_held`), and as Groups.pop does.
+        """
         topic = self._checked_topic(command)
         room = POP_HELD_MAX - self._groups.held(command.group)
         if room <= 0:
@@ -111,6 +116,7 @@ class Pops:
         return Popped(group.name, tuple(found), due_ms)
 
     def ack(self, command: AckPopped, at: At) -> PopsAcked:
+        """Take the messages out of their leases, and remember their acknowledgements in them."""
         group_id = self._groups.id_of(command.group)
         outcomes: list[AckOutcome] = []
         for raft_index, number, offsets in _by_lease(command):
@@ -126,6 +132,7 @@ class Pops:
         return PopsAcked(command.group, tuple(outcomes))
 
     def change_invisible(self, command: ChangeInvisible, at: At) -> InvisibleChanged:
+        """Extend the lease of a message, or give the message back. Refused (`handle_expired`) when it is not held."""
         invisible_ms = command.invisible_ms
         if invisible_ms is not None and not 0 <= invisible_ms <= POP_INVISIBLE_MS_MAX:
             raise Refused(INVALID_REQUEST, f"invisible_ms must be 0 to {POP_INVISIBLE_MS_MAX}, not {invisible_ms}")
@@ -139,7 +146,7 @@ class Pops:
             raise Refused(HANDLE_EXPIRED, detail, {"group": command.group})
         key, lease = found
         if invisible_ms:
-            self._hold(key, lease, handle.offset, at.clock_ms + invisible_ms, at)
+            self._extend(key, lease, handle.offset, at.clock_ms + invisible_ms, at)
             return InvisibleChanged(command.group, "held", at.clock_ms + invisible_ms)
         self._shrink(key, lease, {handle.offset}, at)
         mark = self._give_back(command.group, lease, handle.offset, invisible_ms, command.reason, at)
@@ -150,6 +157,7 @@ class Pops:
         )
 
     def expire(self, command: ExpirePopped, at: At) -> PopsExpired:
+        """Give back the messages whose lease is over, and forget acknowledgements that were kept for long enough."""
         due: list[tuple[LeaseKey, Lease]] = []
         messages = 0
         for key, lease in self._leases.due(at.clock_ms):
@@ -260,7 +268,7 @@ class Pops:
         for begin, end in _runs(newly):
             self._outcomes.add(Event("ACK", None, topic.name, lease.queue, begin, end, group, client))
 
-    def _hold(self, key: LeaseKey, lease: Lease, offset: int, due_ms: int, at: At) -> None:
+    def _extend(self, key: LeaseKey, lease: Lease, offset: int, due_ms: int, at: At) -> None:
         """Extend the lease of one message to `due_ms`. The message gets a lease of its own if its lease has other
         messages, even acknowledged ones.
         """

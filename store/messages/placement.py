@@ -53,8 +53,8 @@ class CheckedBatch(NamedTuple):
 
 
 class CarriedOut(NamedTuple):
-    """A command that was applied before: its result, as a duplicate. Entry `index` made the result visible; the record
-    at `position` holds the messages, and is another record when they were delayed, or part of a transaction.
+    """The result of a command that an earlier entry has applied, as a duplicate. Entry `index` made the result visible;
+    the record at `position` holds the messages: another one if they were delayed, or part of a transaction.
     """
 
     result: Produced | Prepared

@@ -126,6 +126,7 @@ class Handlers:
         return TopicDeleted(topic.name)
 
     def _produce(self, command: Produce, at: At, block_offsets: tuple[int, ...]) -> Produced | Steps[Produced]:
+        """Check all batches, and then place them: one alone at once, several or one with explicit ids in steps."""
         checked = self._placement.check(command.batches, transactional=False, clock_ms=at.clock_ms)
         if len(checked) > 1 or checked[0].header.message_ids is not None:
             return self._place(checked, at, block_offsets)

@@ -268,6 +268,7 @@ class StateMachine(Queries):
         return self._paused is not None
 
     def _apply_in_steps(self, entries: Sequence[Entry]) -> Steps[list[list[Result | Refused]]]:
+        """Apply entries one by one until the turn is over, and then write the effects of all by one index write."""
         results: list[list[Result | Refused]] = []
         for entry in entries:
             results.append((yield from self._apply_entry(entry)))
@@ -290,6 +291,7 @@ class StateMachine(Queries):
         self.waits_for_index = False
 
     def _apply_entry(self, entry: Entry) -> Steps[list[Result | Refused]]:
+        """Carry out the commands of an entry, note its outcomes, and hash what was written. Return the results."""
         applied = self._applied
         if entry.index != applied.index + 1:
             raise ValueError(f"entry {entry.index} does not follow the applied index {applied.index}")

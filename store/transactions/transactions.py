@@ -59,6 +59,8 @@ from store.transactions.table import (
 
 
 class Transactions:
+    """Carries out the commands about transactions. Owned by the thread that applies."""
+
     def __init__(
         self,
         table: TransactionTable,
@@ -78,6 +80,7 @@ class Transactions:
         self._outcomes = outcomes
 
     def prepare(self, command: Prepare, at: At, block_offsets: Sequence[int]) -> Steps[Prepared]:
+        """Store a half transaction: its record with the due time of its first check, and rows in the half topic."""
         transaction_id = command.transaction_id
         recorded = self.table.get(transaction_id)
         if recorded is not None:
@@ -126,6 +129,9 @@ class Transactions:
         return CarriedOut(again, recorded.prepared_index, position, recorded.prepared_at_ms)
 
     def decide(self, command: Decide, at: At) -> Decided | Steps[Decided]:
+        """Commit or roll back, or note the answer `unknown`. Refused (`transaction_conflict`) after another decision,
+        (`producer_group_mismatch`) for another producer group than that of the transaction.
+        """
         transaction_id = command.transaction_id
         _check_audit(command)
         record = self._require(transaction_id)
@@ -172,6 +178,7 @@ class Transactions:
         return Resumed(transaction_id, STATES[record.state], record.next_check_at_ms)
 
     def record_checks(self, command: RecordChecks, at: At) -> ChecksRecorded:
+        """Count a delivered check of each transaction, and set the due time of the next one."""
         _require_check_after("next_check_after_ms", command.next_check_after_ms)
         checked: list[str] = []
         for transaction_id, record in self._still_prepared(command.transaction_ids):

@@ -1,4 +1,4 @@
-"""Rules of the documents: lines that fit, tables without JSON, and walks through the code that name what exists."""
+"""Rules of the documents: lines that fit, tables read in seconds, and walks through the code that name what exists."""
 
 import ast
 import re
@@ -13,12 +13,18 @@ from tests.unit.test_project import DOCUMENTS, ROOT, SOURCES, name_of
 
 COLUMNS_MAX: Final = 120
 """Maximum number of columns of a line outside tables and code."""
+CELL_CHARACTERS_MAX: Final = 400
+"""Maximum length of a cell of a table. What needs more is a section that the cell links to, or a row more."""
+CELL_BORDER: Final = re.compile(r"(?<!\\)\|")
 JSON_OBJECT: Final = re.compile(r'\{\s*\\?"')
 ARCHITECTURE: Final = ROOT / "docs" / "architecture.md"
 WALKS: Final = (
+    "Terms",
     "A send, file by file",
     "A pull, file by file",
     "A transaction and its check-back, file by file",
+    "A pop, file by file",
+    "A snapshot, file by file",
     "Threads",
     "Adding a command",
 )
@@ -52,6 +58,31 @@ def test_lines_outside_tables_and_code_fit_120_columns(document: Path) -> None:
 def test_no_cell_of_a_table_holds_json(document: Path) -> None:
     cells = [(number, line) for number, line in _prose(document.read_text()) if line.startswith("|")]
     assert [number for number, line in cells if JSON_OBJECT.search(line)] == []
+
+
+def _long_cells(text: str) -> list[str]:
+    """Return where cells of tables are too long: line, column and length of each."""
+    rows = [(number, line.strip().strip("|")) for number, line in _prose(text) if line.lstrip().startswith("|")]
+    cells = [
+        (number, column, len(cell.strip()))
+        for number, row in rows
+        for column, cell in enumerate(CELL_BORDER.split(row), 1)
+    ]
+    return [
+        f"line {number}, column {column}: {length}" for number, column, length in cells if length > CELL_CHARACTERS_MAX
+    ]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_every_cell_of_a_table_is_read_in_seconds(document: Path) -> None:
+    assert _long_cells(document.read_text()) == []
+
+
+def test_a_long_cell_is_told_by_its_place() -> None:
+    longest = "x" * CELL_CHARACTERS_MAX
+    table = f"| a | b |\n|---|---|\n| {longest} | `a \\| b` |\n| c | {longest}x |\n"
+    assert _long_cells(table) == ["line 4, column 2: 401"]
+    assert _long_cells(f"{longest}x\n```\n| {longest}x |\n```\n") == []
 
 
 # --- walks through the code ------------------------------------------------------------------------------------------

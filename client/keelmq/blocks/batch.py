@@ -35,7 +35,9 @@ MESSAGE_ID_FIELD: Final = 5
 """Positions in a block entry."""
 
 Entry = tuple[Any, ...]
-"""A message as encoded into a block: the array of the contract without trailing default values."""
+"""A message as encoded into a block: the array of the contract without trailing default values. An entry of
+the log is something else: it holds whole blocks.
+"""
 
 
 class BlockMessage(msgspec.Struct, array_like=True, frozen=True, gc=False):

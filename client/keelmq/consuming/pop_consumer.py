@@ -237,7 +237,7 @@ class PopConsumer:
     async def _process(self, popped: PoppedMessage) -> None:
         message, handle = popped.message, popped.receipt_handle
         lost = asyncio.Event()
-        keeping = asyncio.create_task(self._keep(popped, lost))
+        renewing = asyncio.create_task(self._renew_lease(popped, lost))
         call = HandlerCall(self._consume_timeout_ms)
         failure: BaseException | None = None
         try:
@@ -253,7 +253,7 @@ class PopConsumer:
             failure = exc
         finally:
             call.close()
-            await _end(keeping)
+            await _end(renewing)
         if failure is not None:
             log_failed_attempt(failure, [message], 1, "given to others by now" if lost.is_set() else "given back")
         if isinstance(failure, ConsumeTimeout):
@@ -286,7 +286,7 @@ class PopConsumer:
         except Exception as exc:
             log.warning("group %s: a message comes again when its time is over: %s", self.group, exc)
 
-    async def _keep(self, popped: PoppedMessage, lost: asyncio.Event) -> None:
+    async def _renew_lease(self, popped: PoppedMessage, lost: asyncio.Event) -> None:
         """Renew the lease of the message; set `lost` when the lease is no longer held."""
         while True:
             await asyncio.sleep(self._invisible_ms / 3000)

@@ -354,62 +354,62 @@ class Lane:
         task = asyncio.current_task()
         assert task is not None
         try:
-            while len(self._workers) <= self._window.size and (group := self._take_group()):
-                await self._send(group)
+            while len(self._workers) <= self._window.size and (batches := self._take_request()):
+                await self._send(batches)
         finally:
             # At once, not in a done callback: a message added in between would find every worker taken and stay.
             self._workers.discard(task)
 
-    def _take_group(self) -> list[Batch]:
+    def _take_request(self) -> list[Batch]:
         """Take the batches of the next request from the front; at least one if any may be sent."""
         self._drop_late(self._clock())
-        group: list[Batch] = []
+        batches: list[Batch] = []
         size = count = unpacked_bytes = 0
-        while self._waiting and len(group) < REQUEST_BATCHES_MAX:
+        while self._waiting and len(batches) < REQUEST_BATCHES_MAX:
             batch = self._waiting[0]
             size, count, unpacked_bytes = (
                 size + batch.size,
                 count + batch.count,
                 unpacked_bytes + batch.unpacked_bytes,
             )
-            if group and (
-                batch.tries != group[0].tries
+            if batches and (
+                batch.tries != batches[0].tries
                 or size > self._request_bytes_max
                 or count > REQUEST_MESSAGES_MAX
                 or unpacked_bytes > BLOCK_BYTES_MAX
             ):
                 break
-            group.append(self._waiting.popleft())
+            batches.append(self._waiting.popleft())
             self._waiting_bytes -= batch.size
-        return group
+        return batches
 
-    async def _send(self, group: Sequence[Batch]) -> None:
+    async def _send(self, batches: Sequence[Batch]) -> None:
         full, answered = bool(self._waiting), 0
-        size = sum(batch.size for batch in group)
-        self._in_flight.update(group)
+        size = sum(batch.size for batch in batches)
+        self._in_flight.update(batches)
         try:
-            await self._deliver_all(group, full)
+            await self._deliver_all(batches, full)
             self._last_answer_s, answered = self._clock(), size
         except asyncio.CancelledError:
-            _fail(group, Closed("closed", "the producer was closed; the message may or may not be stored"))
+            _fail(batches, Closed("closed", "the producer was closed; the message may or may not be stored"))
             raise
         except Exception as exc:  # whatever the error is, no caller may be left waiting
             self._window.failed()
-            _fail(group, exc)
+            _fail(batches, exc)
         finally:
-            self._in_flight.difference_update(group)
+            self._in_flight.difference_update(batches)
             self._backlog.remove(size)
             self._rate.answered(answered, self._clock(), more_waits=bool(self._waiting))
-            for batch in group:
+            for batch in batches:
                 batch.end()
 
-    async def _deliver_all(self, group: Sequence[Batch], full: bool) -> None:
+    async def _deliver_all(self, batches: Sequence[Batch], full: bool) -> None:
         begun_s = self._clock()
         try:
-            produced, receipt = await self._deliver(self, group)
+            produced, receipt = await self._deliver(self, batches)
         except KeelMQError as exc:
             if (
-                len(group) == 1
+                len(batches) == 1
                 or exc.retryable
                 or exc.outcome_unknown
                 or isinstance(exc, BrokerFault | Corrupt | Closed)
@@ -417,10 +417,10 @@ class Lane:
                 raise
             # The request was refused as a whole, so nothing was stored. Sending each batch alone, in order, finds the
             # culprit.
-            for batch in group:
+            for batch in batches:
                 await self._deliver_alone(batch)
             return
-        for batch, placed in zip(group, produced, strict=True):
+        for batch, placed in zip(batches, produced, strict=True):
             batch.resolve(self.topic, placed, receipt)
         self._window.answered(self._clock() - begun_s, self._answers.least_s, full=full)
         if self._waiting:
@@ -435,6 +435,6 @@ class Lane:
             batch.resolve(self.topic, placed, receipt)
 
 
-def _fail(group: Sequence[Batch], error: Exception) -> None:
-    for batch in group:
+def _fail(batches: Sequence[Batch], error: Exception) -> None:
+    for batch in batches:
         batch.fail(error)

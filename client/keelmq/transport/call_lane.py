@@ -173,18 +173,18 @@ class CallLane(Generic[Item, Result]):
         task = asyncio.current_task()
         assert task is not None
         try:
-            while group := self._take_group():
-                await self._send(group)
+            while calls := self._take_request():
+                await self._send(calls)
         finally:
             # At once, not in a done callback: a call added in between would find every worker taken and stay.
             self._workers.discard(task)
 
-    def _take_group(self) -> list[Waiting[Item, Result]]:
+    def _take_request(self) -> list[Waiting[Item, Result]]:
         """Take the pending calls of the next request, without abandoned ones; at least one if any is left."""
-        group: list[Waiting[Item, Result]] = []
+        calls: list[Waiting[Item, Result]] = []
         size = 0
         needed_s, budget_ms = 0.0, -1.0
-        while self._waiting and len(group) < self._count_max:
+        while self._waiting and len(calls) < self._count_max:
             waiting = self._waiting[0]
             deadline = waiting.deadline
             if deadline.budget_ms != budget_ms:  # hardly ever differs between the calls of a lane
@@ -193,25 +193,25 @@ class CallLane(Generic[Item, Result]):
             if deadline.remaining_s() < needed_s:
                 waiting.expire()
             if not waiting.future.done():
-                if group and size + waiting.size > self._size_max:
+                if calls and size + waiting.size > self._size_max:
                     break
                 size += waiting.size
                 waiting.sent = True
-                group.append(waiting)
+                calls.append(waiting)
             self._waiting.popleft()
-        return group
+        return calls
 
-    async def _send(self, group: Sequence[Waiting[Item, Result]]) -> None:
+    async def _send(self, calls: Sequence[Waiting[Item, Result]]) -> None:
         try:
-            if len(group) == 1:
-                await self._send_one(group[0])
+            if len(calls) == 1:
+                await self._send_one(calls[0])
             else:
-                await self._send_all(group)
+                await self._send_all(calls)
         except asyncio.CancelledError:
-            _fail(group, Closed("closed", "the client was closed; the call may or may not have taken effect"))
+            _fail(calls, Closed("closed", "the client was closed; the call may or may not have taken effect"))
             raise
         except Exception as exc:  # whatever the error is, no caller may be left waiting
-            _fail(group, exc)
+            _fail(calls, exc)
 
     async def _send_one(self, waiting: Waiting[Item, Result]) -> None:
         try:
@@ -219,8 +219,8 @@ class CallLane(Generic[Item, Result]):
         except KeelMQError as exc:
             waiting.fail(exc)
 
-    async def _send_all(self, group: Sequence[Waiting[Item, Result]]) -> None:
-        answers = _Answers(self._kind, group)
+    async def _send_all(self, calls: Sequence[Waiting[Item, Result]]) -> None:
+        answers = _Answers(self._kind, calls)
         try:
             await self._connection.call(
                 "POST",
@@ -229,7 +229,7 @@ class CallLane(Generic[Item, Result]):
                 content_type=MSGPACK,
                 accept=MSGPACK,
                 # The longest remaining budget; the other calls end earlier, by their own timers.
-                deadline=max((waiting.deadline for waiting in group), key=lambda deadline: deadline.at_s),
+                deadline=max((waiting.deadline for waiting in calls), key=lambda deadline: deadline.at_s),
                 tries=self._tries,
                 unfinished=answers.take,
                 answers=self._answers,
@@ -242,11 +242,11 @@ class CallLane(Generic[Item, Result]):
 
 
 class _Answers(Generic[Item, Result]):
-    """Distributes the answers to a group of calls; `open` are the calls that still have to be sent (again)."""
+    """Distributes the answers to the calls of a request; `open` are the calls that still have to be sent (again)."""
 
-    def __init__(self, kind: CallLike[Item, Result], group: Sequence[Waiting[Item, Result]]) -> None:
+    def __init__(self, kind: CallLike[Item, Result], calls: Sequence[Waiting[Item, Result]]) -> None:
         self._kind = kind
-        self.open = list(group)
+        self.open = list(calls)
 
     def body(self) -> bytes:
         return self._kind.encode_all([waiting.item for waiting in self.open])
@@ -277,6 +277,6 @@ class _Answers(Generic[Item, Result]):
         return Unfinished(worst, self.body())
 
 
-def _fail(group: Sequence[Waiting[Item, Result]], error: Exception) -> None:
-    for waiting in group:
+def _fail(calls: Sequence[Waiting[Item, Result]], error: Exception) -> None:
+    for waiting in calls:
         waiting.fail(error)

@@ -31,7 +31,7 @@ _due_checks, _hand_out, _record_checks = (
     CheckService._hand_out,
     Transactions.record_checks,
 )
-_propose, _carried_out, _rebalance = Core.propose, Core._carried_out, Groups._rebalance
+_propose, _applied_before, _rebalance = Core.propose, Core._applied_before, Groups._rebalance
 
 
 def _in_background(work: Coroutine[Any, Any, Any]) -> None:
@@ -84,7 +84,7 @@ def names_the_last_entry_for_what_was_stored_before(
     core: Core, command: Command, blocks: Sequence[bytes]
 ) -> Applied | None:
     """A batch that is sent again after it was stored is answered with a receipt of the last entry that is applied."""
-    before = _carried_out(core, command, blocks)
+    before = _applied_before(core, command, blocks)
     return before and replace(before, term=core.state.applied_term, index=core.state.applied_index)
 
 
@@ -153,7 +153,7 @@ MUTANTS = (
     mutant(6, Swap(CheckService, "_hand_out", discards_instead_of_asking)),
     mutant(6, Swap(Transactions, "record_checks", loses_the_check_count_at_a_restart)),
     mutant(6, Swap(Core, "propose", decides_alone)),
-    mutant(1, Swap(Core, "_carried_out", names_the_last_entry_for_what_was_stored_before), rare=True),
+    mutant(1, Swap(Core, "_applied_before", names_the_last_entry_for_what_was_stored_before), rare=True),
     mutant(7, Swap(Core, "propose", commits_offsets_alone)),
     mutant(7, Swap(Sessions, "meet", expires_members_it_never_heard)),
     mutant(7, Swap(Sessions, "begin", goes_by_heartbeats_of_long_ago), rare=True),
