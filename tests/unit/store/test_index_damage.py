@@ -74,3 +74,10 @@ def test_a_compaction_that_meets_a_damaged_block_is_told_by_the_next_write(path:
         write()
     with pytest.raises(DiskError):
         index.close()
+
+
+def test_pairs_of_rocksdict_just_end_at_a_damaged_block(path: Path) -> None:
+    """Once the library raises there itself, StoredRows need no longer ask whether rows follow."""
+    index = Index.open(str(path))
+    assert 0 < len(list(index._database.items(from_key=b"r"))) < ROWS
+    index.close()
