@@ -90,14 +90,14 @@ def _decide(decision: Decision, _: Transaction) -> Decision:
 
 
 async def _load(urls: list[str]) -> None:
-    """Send and pull some messages, more and more of them, so that there are rates to show."""
+    """Send and acknowledge some messages, more and more of them, so that there are rates to show."""
     async with Producer(urls) as producer, aiohttp.ClientSession() as http:
         for round_number in range(LOAD_ROUNDS):
             sends = (producer.send("greetings", b"hello", queue=0) for _ in range(20 + 5 * round_number))
             last = max([sent.offset or 0 for sent in await asyncio.gather(*sends)])
-            page = f"{urls[0]}/v1/topics/greetings/queues/0/messages?offset={max(0, last - 50)}&max_messages=50"
-            async with http.get(page) as answer:
-                await answer.read()
+            offsets = {"offsets": [{"topic": "greetings", "queue": 0, "offset": last * 3 // 4}]}
+            async with http.put(f"{urls[0]}/v1/groups/mailing/offsets", json=offsets) as answer:
+                answer.raise_for_status()
             await asyncio.sleep(0.5)
 
 

@@ -37,13 +37,13 @@ class CausedQuery(Request, kw_only=True, frozen=True):
 class CausedPageView(Response, kw_only=True, frozen=True):
     """A page of a search through the log. It looked through `looked_bytes` from the entry `from_index` on; `left_bytes`
     are left up to `applied_index`, the last entry that this node has applied. `log_removed` is true when entries behind
-    the cause are removed from the log. `hidden` counts messages of topics that the caller may not read. `next` is where
-    to go on; null at the end.
+    the cause are removed from the log. `topics_left_out` is true when the caller may not read all topics: others
+    were left out, whether they hold such messages or not. `next` is where to go on; null at the end.
     """
 
     message_id: str
     messages: list[CausedMessageView]
-    hidden: int
+    topics_left_out: bool
     from_index: int
     applied_index: int
     looked_bytes: int
@@ -99,7 +99,7 @@ class CausedApi:
             CausedPageView(
                 message_id=message_id,
                 messages=search.found,
-                hidden=search.hidden,
+                topics_left_out=not core.access.may_all(request, "read", "topic"),
                 from_index=begin.index,
                 applied_index=applied_index,
                 looked_bytes=search.looked_bytes,

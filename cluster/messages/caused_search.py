@@ -75,13 +75,12 @@ class _Batch(NamedTuple):
 
 
 class CausedSearch:
-    """Fills one page. The cause has `message_id` and was first in `topic`; messages of topics that the caller may not
-    read are counted in `hidden`.
+    """Fills one page. The cause has `message_id` and was first in `topic`; topics that the caller may not read are left
+    out before they are looked at, so that nothing tells what they hold.
     """
 
     def __init__(self, core: Core, topic: str, message_id: str, limit: int, may_read: Callable[[str], bool]) -> None:
         self.found: list[CausedMessageView] = []
-        self.hidden = 0
         self.looked_bytes = 0
         self.is_cut = False
         """True when entries that were to be looked through are removed from the log."""
@@ -173,6 +172,8 @@ class CausedSearch:
 
     async def _batch(self, entry: "_Entry", batch: _Batch, begin: int) -> int | None:
         """Look at the messages from ordinal `begin` on. Return the ordinal at which the page ended, if it did."""
+        if not self._reads(batch.header.topic):
+            return None
         block = await self._block(entry, batch)
         first = 0
         for piece in () if block is None else read_pieces(block):
@@ -224,9 +225,6 @@ class CausedSearch:
         command, header = batch.command, batch.header
         is_accepted = entry.accepts(batch.block_offset, ordinal)
         if is_accepted is False:  # refused, or a repetition of what was stored before
-            return
-        if not self._reads(header.topic):
-            self.hidden += 1
             return
         message_id = message.message_id or f"{header.batch_id}-{ordinal}"
         place = self._place_of(entry, batch, ordinal, message_id)

@@ -72,13 +72,18 @@ class NodeView(Response, kw_only=True, frozen=True):
 
 
 class CountersView(Response, kw_only=True, frozen=True):
-    """Counters of this node since it started. A page of rates costs no scrape of all metrics."""
+    """Counters of this node since it started. A page of rates costs no scrape of all metrics. `appended_messages` and
+    `acknowledged_messages` are of the whole cluster, as this node has applied its log: they grow alike on all nodes,
+    and begin anew when the node is filled by a snapshot.
+    """
 
     node_id: int
     produced_messages: int
     produced_bytes: int
     pulled_messages: int
     pulled_bytes: int
+    appended_messages: int
+    acknowledged_messages: int
 
 
 class ClusterView(Response, kw_only=True, frozen=True):
@@ -164,7 +169,7 @@ class ClusterApi:
                 "GET",
                 "/v1/cluster/counters",
                 self.counters,
-                "Show how many messages this node has taken and handed out",
+                "Show how many messages this node took and handed out, and the cluster stored and acknowledged",
                 {200: json_of(CountersView)},
                 access=CLUSTER_DESCRIBED,
             ),
@@ -259,7 +264,7 @@ class ClusterApi:
         )
 
     async def counters(self, request: web.Request) -> web.Response:
-        metrics = self._core.metrics
+        metrics, state = self._core.metrics, self._core.state
         return json_response(
             CountersView(
                 node_id=self._core.raft.node_id,
@@ -267,6 +272,8 @@ class ClusterApi:
                 produced_bytes=metrics.produced_bytes.value,
                 pulled_messages=metrics.pulled_messages.value,
                 pulled_bytes=metrics.pulled_bytes.value,
+                appended_messages=state.appended_messages,
+                acknowledged_messages=state.acknowledged_messages,
             )
         )
 

@@ -25,7 +25,7 @@ from cluster.security.issuer import (
     Person,
     TokenRefused,
 )
-from cluster.security.permissions import RESOURCE_CHARACTERS_MAX, Action, Resource
+from cluster.security.permissions import RESOURCE_CHARACTERS_MAX, SINGLE, Action, Kind, Resource
 from cluster.security.principals import (
     ADMINISTRATOR_NAME,
     ANONYMOUS_NAME,
@@ -135,6 +135,10 @@ class AccessControl:
             self._refused[_UNAUTHENTICATED if isinstance(principal, Nothing) else _FORBIDDEN] += 1
         return self.mode == "permissive"
 
+    def may_all(self, request: web.Request, action: Action, kind: Kind) -> bool:
+        """Return whether `may` is true of every resource of the kind, whatever its name."""
+        return self.mode == "permissive" or not self.is_on or self.principal_of(request).may_all(action, kind)
+
     def require_principal(self, request: web.Request) -> Principal:
         """Return the principal. Raises Problem unauthenticated unless the request shows valid credentials."""
         principal = self.principal_of(request)
@@ -169,9 +173,10 @@ class AccessControl:
             raise Problem(_KEY_AWAITED if principal.is_awaited else _UNAUTHENTICATED, principal.reason)
         is_person = principal.name.startswith(PERSON_PREFIX)
         made = f"keelmq auth user create {principal.name}, once, and " if is_person else ""
+        unless_absent = "" if resource is None or resource.kind in SINGLE else ", or it does not exist"
         raise Problem(
             _FORBIDDEN,
-            f"{principal.name} may not {action} {text}, or it does not exist; an administrator can allow it: {made}"
+            f"{principal.name} may not {action} {text}{unless_absent}; an administrator can allow it: {made}"
             f"keelmq auth acl allow {principal.name} {action.split()[0]} {text}",
         )
 

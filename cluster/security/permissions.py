@@ -142,6 +142,11 @@ class Permissions:
                 found = found or each.rule
         return Verdict(found is not None, found)
 
+    def allow_all(self, action: Action, kind: Kind) -> bool:
+        """Return whether the action is allowed on every resource of the kind, whatever its name."""
+        concerned = [each for each in self._rules if each.concerns(action, kind)]
+        return any(each.is_of_all for each in concerned) and not any(each.rule.effect == "deny" for each in concerned)
+
 
 class _Compiled:
     def __init__(self, rule: Rule) -> None:
@@ -153,6 +158,15 @@ class _Compiled:
             return
         kind, name = resource_of(rule.resource)
         self._kind, self._name, self._is_prefix = kind, name.removesuffix(ANY), name.endswith(ANY)
+
+    @property
+    def is_of_all(self) -> bool:
+        """Whether the rule is about every resource of its kind."""
+        return self._is_prefix and not self._name
+
+    def concerns(self, action: Action, kind: Kind) -> bool:
+        """Return whether the rule is about the action on some resources of the kind."""
+        return self._kind in ("", kind) and self.names(action)
 
     def matches(self, resource: Resource) -> bool:
         if self._kind not in ("", resource.kind):

@@ -2,7 +2,7 @@
 
 from typing import Final, Protocol
 
-from cluster.security.permissions import RESOURCE_CHARACTERS_MAX, Action, Permissions, Resource, Verdict
+from cluster.security.permissions import RESOURCE_CHARACTERS_MAX, Action, Kind, Permissions, Resource, Verdict
 from store.users.users import User
 
 DECISIONS_MAX: Final = 4_096
@@ -24,6 +24,10 @@ class Principal(Protocol):
         """Return whether the principal may do this, with the rule that decides it."""
         ...
 
+    def may_all(self, action: Action, kind: Kind) -> bool:
+        """Return whether the principal may do this with every resource of the kind, whatever its name."""
+        ...
+
 
 class Everything:
     """A principal who may do everything."""
@@ -33,6 +37,9 @@ class Everything:
 
     def verdict(self, _action: Action, _resource: Resource) -> Verdict:
         return Verdict(True, None)
+
+    def may_all(self, _action: Action, _kind: Kind) -> bool:
+        return True
 
 
 class Nothing:
@@ -47,6 +54,9 @@ class Nothing:
 
     def verdict(self, _action: Action, _resource: Resource) -> Verdict:
         return Verdict(False, None)
+
+    def may_all(self, _action: Action, _kind: Kind) -> bool:
+        return False
 
 
 class UserAt:
@@ -66,3 +76,6 @@ class UserAt:
                 self._decided.clear()
             found = self._decided[action, resource] = self._permissions.verdict(action, resource)
         return found
+
+    def may_all(self, action: Action, kind: Kind) -> bool:
+        return self._permissions.allow_all(action, kind)

@@ -119,6 +119,8 @@ class Outcomes:
         self._events: list[Event] = []
         self._filters: dict[str, int] = {}
         self._principals: list[tuple[str, int, int]] = []
+        self.acknowledged_messages = 0
+        """Number of messages that groups acknowledged in stored rows since these were loaded. Not part of the state."""
 
     def add(self, event: Event) -> None:
         self._events.append(event)
@@ -148,6 +150,8 @@ class Outcomes:
         if self._events:
             outcome = Outcome(term, clock_ms, tuple(self._events), tuple(self._filters), tuple(self._principals))
             self._index.put(keys.outcome(raft_index), _encode(FEATURES.at(outcome, feature_level)))
+            acks = [(each.offset_end or 0) - (each.offset or 0) for each in self._events if each.type == "ACK"]
+            self.acknowledged_messages += sum(acks)
             self._events.clear()
             self._filters.clear()
             self._principals.clear()

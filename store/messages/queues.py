@@ -77,6 +77,8 @@ class Queues:
         """Queues that grew, by topic and number: a dict used as a set, in the order of their first growth."""
         self._appended: dict[str, list[int]] = {}
         """Messages, and bytes of their blocks, that were appended since they were last asked for, by topic."""
+        self.appended_messages = 0
+        """Number of messages that were appended since these queues were loaded. Not part of the state."""
 
     def append(
         self,
@@ -115,6 +117,7 @@ class Queues:
 
     def _note_appended(self, topic: Topic, queue: int, count: int, row_bytes: int) -> None:
         self._grown[topic.name, queue] = None
+        self.appended_messages += count
         appended = self._appended.get(topic.name)
         if appended is None:
             appended = self._appended[topic.name] = [0, 0]

@@ -355,6 +355,16 @@ class Queries(QueriesOnGroups, ABC):
         """Return the messages and bytes that were appended to each topic since the last call; for metrics."""
         return self._queues.take_appended()
 
+    @property
+    def appended_messages(self) -> int:
+        """Number of messages that this process has appended to topics since it loaded the state."""
+        return self._queues.appended_messages
+
+    @property
+    def acknowledged_messages(self) -> int:
+        """Number of messages that groups have committed or acknowledged since this process loaded the state."""
+        return self._outcomes.acknowledged_messages
+
     # Outcomes of entries.
 
     def outcomes(self, first: int, last: int, limit: int, events_max: int = 1 << 40) -> list[OutcomeOf]:

@@ -115,7 +115,7 @@ def test_what_a_message_caused_is_searched_for_in_the_log(shell: Shell, topic: s
     assert "of the log, 2 found" in told.stderr
     document = shell.json("message", "caused", f"{topic}.one", "--topic", topic)
     assert [each["message_id"] for each in document["messages"]] == [f"{topic}.two", f"{topic}.three"]
-    assert (document["hidden"], document["log_removed"]) == (0, False)
+    assert (document["topics_left_out"], document["log_removed"]) == (False, False)
     assert shell.json("message", "caused", f"{topic}.two")["messages"] == []
     assert "message_not_found" in shell("message", "caused", "nobody", code=1).stderr
     assert "message_not_found" in shell("message", "caused", "nobody", "--topic", topic, code=1).stderr

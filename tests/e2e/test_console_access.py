@@ -29,6 +29,7 @@ VIEWS: Final = {
     "/settings": "voter",
     "/audit": "Authentication is off",
     "/nowhere": "not_found",
+    f"/transactions/{'x' * 64}": "transaction_not_found",
 }
 """Every view with something in it, and a text that it shows then."""
 
@@ -99,6 +100,23 @@ def test_every_view_fits_a_narrow_screen(filled: ClusterProcess, page: Page) -> 
             page.until(text)
             unfold(page)
             assert page.driver.execute_script("return document.documentElement.scrollWidth") <= NARROW_PX, view
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_names_in_tables_are_not_broken_into_words_on_a_narrow_screen(filled: ClusterProcess, page: Page) -> None:
+    leader, name = filled.wait_leader(), "access-with-a-name-of-many-words"
+    ok(leader.request("PUT", f"/v1/topics/{name}", payload={"queues": 1}))
+    ok(leader.request("PUT", f"/v1/topics/{'y' * 127}", payload={"queues": 1}))
+    size = {"width": NARROW_PX, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        page.open(leader, "/topics")
+        page.until(name)
+        shown = page.element(By.LINK_TEXT, name)
+        assert page.driver.execute_script("return arguments[0].getClientRects().length", shown) <= 2
+        widest = page.element(By.LINK_TEXT, "y" * 127)
+        assert widest.size["width"] < NARROW_PX, "a word that is too long is broken"
     finally:
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 

@@ -131,8 +131,21 @@ def test_who_may_not_read_dead_letters_and_delayed_messages_is_told(closed: Clus
     signed_in(page, leader, looks.token, f"/groups/{GROUP}")
     shown = page.until(f"Group {GROUP}", "Dead letters", "forbidden")
     assert "No dead letters." not in shown
+    assert "Nothing was changed" not in shown, "nobody wanted to change anything"
     page.open(leader, f"/topics/{TOPIC}")
     page.until("Delayed messages", "forbidden")
+
+
+def test_who_may_see_nothing_is_told_that_lists_are_of_what_he_may_see(closed: ClusterProcess, page: Page) -> None:
+    leader = closed.wait_leader()
+    signed_in(page, leader, someone(leader).token, "/topics")
+    page.until("No topics yet. What you may not see is left out.")
+    for view in ("/groups", "/transactions"):
+        page.open(leader, view)
+        page.until("What you may not see is left out.")
+    page.open(leader)
+    shown = page.until("Messages a second in the cluster", "may not describe cluster;", "forbidden")
+    assert "or it does not exist" not in shown
 
 
 def test_a_token_that_ends_while_a_form_is_open(closed: ClusterProcess, page: Page) -> None:
@@ -146,7 +159,7 @@ def test_a_token_that_ends_while_a_form_is_open(closed: ClusterProcess, page: Pa
     assert page.element(By.ID, "send-body").get_attribute("value") == "hello"
     page.press("Send", "send")
     page.confirm()
-    page.until("Sign out, and in again")
+    page.until("Nothing was changed. Sign out, and in again")
     page.press("Sign out", "whom")
     page.until("Sign in")
 

@@ -70,12 +70,13 @@ class CausedPage(View, frozen=True, kw_only=True):
     """Messages that a message caused, as far as a part of the log holds them.
 
     The node looked through `looked_bytes` from the entry `from_index` on; `left_bytes` are left up to `applied_index`,
-    the last entry that it has applied. `hidden` counts messages of topics that the caller may not read. `log_removed`
-    is true when the node no longer has entries behind the cause. `next` is the cursor of the following page, or None.
+    the last entry that it has applied. `topics_left_out` is true when the caller may not read all topics: others were
+    left out, whether they hold such messages or not. `log_removed` is true when the node no longer has entries behind
+    the cause. `next` is the cursor of the following page, or None.
     """
 
     messages: tuple[CausedMessage, ...]
-    hidden: int
+    topics_left_out: bool
     from_index: int
     applied_index: int
     looked_bytes: int

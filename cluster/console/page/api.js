@@ -27,11 +27,12 @@ export const asOf = (answer) => times.get(answer) ?? performance.now();
 const [READ_MAX_MS, CHANGE_MAX_MS] = [10_000, 60_000];
 
 export class ApiError extends Error {
-  /** @param {number} status @param {string} code @param {string} detail */
-  constructor(status, code, detail) {
+  /** @param {number} status @param {string} code @param {string} detail @param {boolean} [isOfChange] of a request that was to change something */
+  constructor(status, code, detail, isOfChange = false) {
     super(detail);
     this.status = status;
     this.code = code;
+    this.isOfChange = isOfChange;
   }
 }
 
@@ -95,7 +96,7 @@ async function call(method, path, body) {
   const answer = parsed(text);
   if (answer instanceof Object) times.set(answer, performance.now() - Number(response.headers.get("KeelMQ-Age-Ms") ?? 0));
   if (response.ok) return answer;
-  throw new ApiError(response.status, answer?.code ?? "error", answer?.detail ?? `HTTP status ${response.status}`);
+  throw new ApiError(response.status, answer?.code ?? "error", answer?.detail ?? `HTTP status ${response.status}`, method !== "GET");
 }
 
 /** The content of an answer; undefined if it is none, as from something between this page and the node. */

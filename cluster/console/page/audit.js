@@ -4,6 +4,7 @@ import { get } from "./api.js";
 import { rights } from "./actions.js";
 import { count, el, link, part, table, time } from "./dom.js";
 import { next } from "./lists.js";
+import { consoleOf } from "./problems.js";
 
 /** @type {Array<[string, string]>} */
 const OUTCOMES = [["", "any"], ["done", "done"], ["failed", "failed"], ["denied", "denied"], ["redirected", "redirected"], ["begun", "begun"]];
@@ -46,8 +47,8 @@ export async function audit(_, query) {
 
 /** Links to the same view at the other nodes, since a browser lets no page read what they answer. */
 function others(cluster, own) {
-  const known = cluster.nodes.filter((each) => each.node_id !== own && /^https?:\/\//.test(each.url ?? ""));
-  return known.flatMap((each) => [link(`${each.url}/console${location.hash}`, `Node ${each.node_id}`), " "]);
+  const known = cluster.nodes.filter((each) => each.node_id !== own && consoleOf(each));
+  return known.flatMap((each) => [link(`${consoleOf(each)}${location.hash}`, `Node ${each.node_id}`), " "]);
 }
 
 function outcome(record) {

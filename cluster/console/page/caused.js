@@ -18,7 +18,7 @@ export function caused(id, topic) {
   const bar = /** @type {HTMLProgressElement} */ (el("progress", { "aria-label": "Part of the log that was looked through", hidden: true }));
   const [far, said, wrong, found] = [el("span", { class: "quiet" }), el("p", { role: "status" }), el("div", { role: "alert" }), el("div", {})];
   const attempt = attempts(wrong);
-  const sum = { messages: /** @type {Array<any>} */ ([]), hidden: 0, looked: 0, isCut: false };
+  const sum = { messages: /** @type {Array<any>} */ ([]), looked: 0, areTopicsLeftOut: false, isCut: false };
   /** @type {string | null | undefined} where to go on: undefined before the first page, null after the last one */
   let next;
   let isRunning = false;
@@ -30,7 +30,7 @@ export function caused(id, topic) {
       if (!button.isConnected) return; // the user has gone on meanwhile
       next = page.next;
       sum.messages.push(...page.messages);
-      sum.hidden += page.hidden;
+      sum.areTopicsLeftOut ||= page.topics_left_out;
       sum.looked += page.looked_bytes;
       sum.isCut ||= page.log_removed;
       bar.max = sum.looked + page.left_bytes || 1;
@@ -60,7 +60,7 @@ export function caused(id, topic) {
   function result() {
     const { length } = sum.messages;
     const parts = [next === null ? `The log is looked through: ${count(length)} found.` : `Stopped: ${count(length)} found so far.`];
-    if (sum.hidden) parts.push(`${count(sum.hidden)} more are in topics that you may not read.`);
+    if (sum.areTopicsLeftOut) parts.push("Topics that you may not read were left out: there may be more.");
     if (sum.isCut) parts.push("A part of the log behind the message is removed, and the messages in it.");
     return parts.join(" ");
   }

@@ -28,6 +28,8 @@ function set(element, attributes) {
   }
 }
 
+/** Characters of a text in a table that is not broken. */
+const SHORT_MAX = 24;
 const textOrNode = (child) => (child instanceof Node ? child : String(child));
 
 /**
@@ -47,9 +49,16 @@ export function table(caption, columns, rows, empty = "Nothing here.") {
       {},
       el("caption", {}, caption),
       el("thead", {}, el("tr", {}, columns.map(([heading, , number]) => el("th", { scope: "col", class: number ? "number" : undefined }, heading)))),
-      el("tbody", {}, rows.map((row) => el("tr", {}, columns.map(([, cell, number]) => el("td", { class: number ? "number" : undefined }, cell(row)))))),
+      el("tbody", {}, rows.map((row) => el("tr", {}, columns.map(([, cell, number]) => (number ? el("td", { class: "number" }, cell(row)) : textCell(cell(row))))))),
     ),
   );
+}
+
+/** A cell in which a short text, such as a time, is not broken, and a long one has some room. */
+function textCell(content) {
+  const cell = el("td", {}, content);
+  cell.className = (cell.textContent ?? "").length > SHORT_MAX ? "long" : "short";
+  return cell;
 }
 
 /** Pairs of a name and a value. */

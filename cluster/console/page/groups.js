@@ -5,7 +5,7 @@ import { get } from "./api.js";
 import { Chart } from "./chart.js";
 import { ago, count, duration, el, facts, link, part, table, time } from "./dom.js";
 import { cloneForm, pauseForm, replayAll, replayOne, resetForm } from "./group_actions.js";
-import { after, fromName, lagColumns, next } from "./lists.js";
+import { after, fromName, lagColumns, next, none } from "./lists.js";
 import { messageLink, preview } from "./messages.js";
 import { missing } from "./problems.js";
 
@@ -28,7 +28,7 @@ export async function groups(_, query) {
         ["Paused since", (group) => (group.paused ? el("span", { class: "warn" }, time(group.paused.since_ms)) : "")],
       ],
       page.groups,
-      "No consumer groups yet: the first member that joins makes one.",
+      none("No consumer groups yet: the first member that joins makes one."),
     ),
     ...next(page.next, (after) => `#/groups?after=${part(after)}`),
   ];

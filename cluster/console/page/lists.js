@@ -1,6 +1,10 @@
 // What lists of topics and groups have in common: where they begin, how they go on, and columns of lags.
 
+import { hasToken } from "./api.js";
 import { ago, count, el, link, part } from "./dom.js";
+
+/** What an empty list says: to who has signed in, that it is of what he may see. @param {string} text */
+export const none = (text) => (hasToken() ? `${text} What you may not see is left out.` : text);
 
 /**
  * Columns of groups with their lag.

@@ -7,7 +7,7 @@ import { el, time } from "./dom.js";
 import { group, groups } from "./groups.js";
 import { find, message } from "./messages.js";
 import { overview } from "./overview.js";
-import { problem } from "./problems.js";
+import { noteVersion, problem } from "./problems.js";
 import { settings } from "./settings.js";
 import { queue, topic, topics } from "./topics.js";
 import { transaction, transactions } from "./transactions.js";
@@ -170,6 +170,7 @@ async function whom() {
     draw(true);
   };
   const [cluster, refused] = await Promise.all([get("/v1/cluster").catch(() => ({})), rights("cluster").then((may) => may("admin"), () => "nobody is known")]);
+  noteVersion(cluster.version);
   /** @type {HTMLElement} */ (document.getElementById("to-audit")).hidden = Boolean(refused);
   place.replaceChildren(...(cluster.cluster_id ? [`${cluster.cluster_id}, node ${cluster.node_id}`] : []), ...(hasToken() ? [" ", el("button", { onclick: signOut }, "Sign out")] : []));
 }

@@ -3,15 +3,16 @@
 import { get } from "./api.js";
 import { Chart } from "./chart.js";
 import { bytes, count, el, link, part, table, time } from "./dom.js";
-import { lagColumns } from "./lists.js";
-import { missing } from "./problems.js";
+import { lagColumns, none } from "./lists.js";
+import { consoleOf, missing } from "./problems.js";
 
-const rates = new Chart("Messages a second at this node", { produced: "first", pulled: "second" });
+const RATES = "Messages a second in the cluster";
+const rates = new Chart(RATES, { stored: "first", acknowledged: "second" });
 const LAGS = "Groups with the largest lag";
 
 export async function overview() {
-  const [cluster, counters, lags] = await Promise.all([get("/v1/cluster"), get("/v1/cluster/counters").catch(() => null), get("/v1/lags", { order: "lag", limit: 10 }).catch((error) => missing(LAGS, error))]);
-  if (counters) rates.counted(cluster.node_id, { produced: counters.produced_messages, pulled: counters.pulled_messages });
+  const [cluster, counters, lags] = await Promise.all([get("/v1/cluster"), get("/v1/cluster/counters").catch((error) => missing(RATES, error)), get("/v1/lags", { order: "lag", limit: 10 }).catch((error) => missing(LAGS, error))]);
+  if (!(counters instanceof Node)) rates.counted(cluster.node_id, { stored: counters.appended_messages, acknowledged: counters.acknowledged_messages });
   const roles = (node) => (node.node_id === cluster.leader_id ? "leader" : node.membership);
   const answers = (node) => (node.node_id === cluster.node_id || node.connected ? "answers" : el("strong", { class: "bad" }, cluster.role === "leader" ? "does not answer" : "not connected to this node"));
   return [
@@ -32,7 +33,7 @@ export async function overview() {
     table(
       "Nodes",
       [
-        ["Node", (node) => link(`${/^https?:/.test(node.url) ? node.url : ""}/console`, node.node_id)],
+        ["Node", (node) => (consoleOf(node) ? link(consoleOf(node), node.node_id) : node.node_id)],
         ["Role", roles],
         ["State", answers],
         ["Entries behind", (node) => (cluster.role === "leader" && node.node_id !== cluster.node_id ? count(Math.max(0, cluster.durable_index - node.match_index)) : ""), true],
@@ -43,15 +44,7 @@ export async function overview() {
       ],
       cluster.nodes,
     ),
-    ...(counters ? [rates.draw(), ...elsewhere(cluster)] : []),
-    lags instanceof Node ? lags : table(LAGS, [["Group", (group) => link(`#/groups/${part(group.group)}`, group.group)], ...lagColumns], lags.groups, "No group lags."),
+    counters instanceof Node ? counters : rates.draw(),
+    lags instanceof Node ? lags : table(LAGS, [["Group", (group) => link(`#/groups/${part(group.group)}`, group.group)], ...lagColumns], lags.groups, none("No group lags.")),
   ];
-}
-
-/** Where the rates are of which a follower knows little: it takes no messages. */
-function elsewhere({ role, leader_id: leader, nodes }) {
-  if (role === "leader") return [];
-  const url = nodes.find((each) => each.node_id === leader)?.url ?? "";
-  const there = /^https?:/.test(url) ? link(`${url}/console`, `node ${leader} has the rates`) : "its console has the rates";
-  return [el("p", { class: "quiet" }, "Producers send to the leader, and most consumers read there: ", there, ".")];
 }

@@ -4,7 +4,7 @@ import { rights } from "./actions.js";
 import { asOf, get } from "./api.js";
 import { Chart } from "./chart.js";
 import { bytes, count, duration, el, link, part, table, time } from "./dom.js";
-import { address, after, fromName, lagColumns, next } from "./lists.js";
+import { address, after, fromName, lagColumns, next, none } from "./lists.js";
 import { messageLink, messageTable } from "./messages.js";
 import { missing } from "./problems.js";
 import { alterTopic, createTopic, sendForm, takeBack } from "./topic_actions.js";
@@ -62,7 +62,7 @@ export async function topics(_, query) {
         ["Created", (topic) => time(topic.created_at_ms)],
       ],
       page.topics,
-      "No topics yet.",
+      none("No topics yet."),
     ),
     ...next(page.next, (after) => address("#/topics", { after, system: system ? "true" : "" })),
     createTopic(),
@@ -90,7 +90,7 @@ export async function topic([name]) {
       found.queue_offsets,
     ),
     rates.draw(),
-    readers instanceof Node ? readers : table(readers.next ? `The first ${readers.groups.length} groups that read it` : READ_BY, [["Group", (each) => link(`#/groups/${part(each.group)}`, each.group)], ["Members", (each) => count(each.members), true], ...lagColumns.slice(0, 2)], readers.groups, "No group reads it."),
+    readers instanceof Node ? readers : table(readers.next ? `The first ${readers.groups.length} groups that read it` : READ_BY, [["Group", (each) => link(`#/groups/${part(each.group)}`, each.group)], ["Members", (each) => count(each.members), true], ...lagColumns.slice(0, 2)], readers.groups, none("No group reads it.")),
     sendForm(found, system || may("send")),
     alterTopic(found, system || may("alter")),
     ...(scheduled instanceof Node ? [scheduled] : delayed(name, scheduled, may("send"))),

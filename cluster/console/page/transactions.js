@@ -4,7 +4,7 @@ import { attempts, done, rights } from "./actions.js";
 import { get, post } from "./api.js";
 import { count, duration, el, facts, link, part, table, time } from "./dom.js";
 import { timeline } from "./timeline.js";
-import { next } from "./lists.js";
+import { next, none } from "./lists.js";
 
 const STATES = ["prepared", "discarded", "committed", "rolled_back"];
 
@@ -26,7 +26,7 @@ export async function transactions(_, query) {
         ["Messages", (each) => each.messages.map((message) => `${message.topic} × ${message.count}`).join(", ")],
       ],
       page.transactions,
-      state === "prepared" ? "No transaction is undecided." : "None.",
+      none(state === "prepared" ? "No transaction is undecided." : "None."),
     ),
     ...next(page.next, (after) => `#/transactions?state=${state}&after=${part(after)}`),
   ];

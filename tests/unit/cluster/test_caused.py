@@ -83,7 +83,7 @@ async def test_what_a_message_caused_is_found_with_its_place(node: Node) -> None
     assert (answer["next"], answer["left_bytes"], answer["applied_index"]) == (None, 0, applied_index)
     (cause,) = (await node.call("GET", "/v1/messages/order?topic=orders")).body["messages"]
     assert answer["from_index"] == cause["raft_index"], "it begins at the entry of the cause itself"
-    assert (answer["log_removed"], answer["hidden"]) == (False, 0)
+    assert (answer["log_removed"], answer["topics_left_out"]) == (False, False)
 
 
 async def test_causes_are_told_by_their_topics_where_these_are_named(node: Node) -> None:
@@ -211,7 +211,7 @@ async def test_what_is_not_there_is_not_found(node: Node) -> None:
         assert (answer.status, answer.body["code"]) == (status, code), path
 
 
-async def test_messages_of_topics_that_the_caller_may_not_read_are_counted(tmp_path: Path) -> None:
+async def test_topics_that_the_caller_may_not_read_are_left_out_as_if_they_held_nothing(tmp_path: Path) -> None:
     token_file = tmp_path / "admin-token"
     token_file.touch(mode=0o600)
     token_file.write_text("administrator-of-the-tests-0123456789abcdef")
@@ -230,7 +230,9 @@ async def test_messages_of_topics_that_the_caller_may_not_read_are_counted(tmp_p
         await node.call("PUT", "/v1/users/shop", {"rules": rules})
         show((await node.call("POST", "/v1/users/shop/tokens", {})).body["token"])
         answer = await page(node)
-        assert (ids_of(answer["messages"]), answer["hidden"]) == (["p0"], 2)
+        assert (ids_of(answer["messages"]), answer["topics_left_out"], answer["next"]) == (["p0"], True, None)
+        full = await page(node, limit=1)
+        assert (ids_of(full["messages"]), full["next"]) == (["p0"], None), "no page ends at what is left out"
         for of in ("secrets", "none"):
             for after in ("", "&after=1-0"):
                 answer = await node.call("GET", f"/v1/messages/order/caused?topic={of}{after}")

@@ -71,3 +71,28 @@ async def test_counters_are_those_of_the_metrics(node: Node) -> None:
     assert after["pulled_bytes"] > before["pulled_bytes"]
     text = (await node.call("GET", "/metrics")).body.decode()
     assert f"keelmq_produced_messages_total {float(after['produced_messages'])}" in text
+
+
+async def test_counters_of_the_cluster_are_of_all_that_was_applied(node: Node) -> None:
+    """Any node can tell the rates of the cluster: what groups acknowledge is in the log, too."""
+    assert (await node.call("PUT", "/v1/topics/counted", {"queues": 1})).status == 201
+    before = (await node.call("GET", "/v1/cluster/counters")).body
+    messages = {"messages": [{"body": "x"}, {"body": "y"}, {"body": "z"}]}
+    assert (await node.call("POST", "/v1/topics/counted/messages", messages)).status == 200
+    for offset in (1, 1, 2):
+        offsets = {"offsets": [{"topic": "counted", "queue": 0, "offset": offset}]}
+        assert (await node.call("PUT", "/v1/groups/counters/offsets", offsets)).status == 200
+    refused = {
+        "offsets": [{"topic": "counted", "queue": 0, "offset": 3}, {"topic": "no-such", "queue": 0, "offset": 0}]
+    }
+    assert (await node.call("PUT", "/v1/groups/counters/offsets", refused)).status == 404
+    reset = {"topic": "counted", "to": "earliest"}
+    assert (await node.call("POST", "/v1/groups/counters/reset", reset)).status == 200
+    popped = await node.call("POST", "/v1/groups/poppers/pop", {"topic": "counted", "max_messages": 3})
+    handles = [each["receipt_handle"] for each in popped.body["messages"]]
+    assert (await node.call("POST", "/v1/groups/poppers/pop/ack", {"receipt_handles": handles[:2]})).status == 200
+    after = (await node.call("GET", "/v1/cluster/counters")).body
+    assert {name: after[name] - before[name] for name in ("appended_messages", "acknowledged_messages")} == {
+        "appended_messages": 3,
+        "acknowledged_messages": 2 + 2,
+    }

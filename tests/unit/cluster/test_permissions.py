@@ -51,6 +51,23 @@ def test_a_name_is_no_prefix() -> None:
     assert not may([allow("send", on="topic:orders")], "send", Resource("topic", "orders2"))
 
 
+@pytest.mark.parametrize(
+    ("rules", "allowed"),
+    [
+        ([], False),
+        ([allow("read", on="topic:*")], True),
+        ([allow("*", on="*")], True),
+        ([allow("read", on="topic:ord*"), allow("read", on="group:*")], False),
+        ([allow("send", on="topic:*")], False),
+        ([allow("*", on="*"), deny("read", on="topic:secret")], False),
+        ([allow("*", on="*"), deny("send", on="topic:*"), deny("read", on="group:*")], True),
+        ([allow("read", on="*", networks=("192.168.0.0/16",))], False),
+    ],
+)
+def test_all_is_allowed_by_a_rule_for_all_and_no_exception(rules: list[Rule], allowed: bool) -> None:
+    assert Permissions(rules, HERE).allow_all("read", "topic") is allowed
+
+
 def test_deny_wins_wherever_it_stands() -> None:
     for rules in (
         [allow("*", on="*"), deny("send", on="topic:orders")],

@@ -23,14 +23,14 @@ class CausedReport:
         self._live = sys.stderr.isatty()
         self._told_s = time.monotonic()
         self._found: list[CausedMessage] = []
-        self._hidden = 0
+        self._topics_left_out = False
         self._looked_bytes = 0
         self._log_removed = False
 
     def add(self, topic: str, page: "CausedPage") -> None:
         """Print the messages of the page, and how far the search in the log is."""
         self._found += page.messages
-        self._hidden += page.hidden
+        self._topics_left_out |= page.topics_left_out
         self._looked_bytes += page.looked_bytes
         self._log_removed |= page.log_removed
         if self._live:
@@ -48,8 +48,8 @@ class CausedReport:
         if self._live:
             print(_CLEAR, end="", flush=True, file=sys.stderr)
         say(self._progress(0), file=sys.stderr)
-        if self._hidden:
-            say(f"{self._hidden} more are in topics that you may not read", file=sys.stderr)
+        if self._topics_left_out:
+            say("topics that you may not read were left out: there may be more", file=sys.stderr)
         if self._log_removed:
             say("a part of the log behind the message is removed, and the messages in it", file=sys.stderr)
         if self._as_json:
@@ -57,7 +57,7 @@ class CausedReport:
                 {
                     "message_id": message_id,
                     "messages": [each.document for each in self._found],
-                    "hidden": self._hidden,
+                    "topics_left_out": self._topics_left_out,
                     "looked_bytes": self._looked_bytes,
                     "log_removed": self._log_removed,
                 }
