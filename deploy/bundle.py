@@ -29,6 +29,8 @@ from store.version import VERSION
 
 PACKAGES: Final = ("keelmq-broker", "keelmq")
 LOCKS: Final = ("broker", "sdk")
+UNITS: Final = ("keelmqd@.service", "keelmq-backup@.service", "keelmq-backup@.timer")
+"""Files of deploy/systemd."""
 BYTECODE: Final = "bytecode.tar"
 PIP_BYTECODE: Final = "pip-bytecode.tar"
 """Files with what Python would compile on each host; without them, `install.sh` has that done there."""
@@ -74,7 +76,8 @@ def bundle(work: Path, directory: Path, report: Report) -> Path:
     for folder, file in (("wheels", BYTECODE), ("pip", PIP_BYTECODE)):
         write_bytecode(root / folder, work / f"compiled-{folder}", root / file)
     shutil.copyfile(ROOT / "deploy" / "install.sh", root / "install.sh")
-    shutil.copyfile(ROOT / "deploy" / "systemd" / "keelmqd@.service", root / "keelmqd@.service")
+    for unit in UNITS:
+        shutil.copyfile(ROOT / "deploy" / "systemd" / unit, root / unit)
     (root / "PYTHON_VERSION").write_text(f"{PYTHON}\n")
     write_sums(root)
     directory.mkdir(parents=True, exist_ok=True)

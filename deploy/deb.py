@@ -16,7 +16,7 @@ from configparser import ConfigParser
 from pathlib import Path
 from typing import Final
 
-from deploy.bundle import PYTHON, bundle
+from deploy.bundle import PYTHON, UNITS, bundle
 from deploy.dist import BuildError, commit_time_s, run
 from deploy.lock_files import ROOT, LockError
 from deploy.reporting.report import Report
@@ -27,8 +27,7 @@ SCRIPTS: Final = ROOT / "deploy" / "debian"
 MAINTAINER_SCRIPTS: Final = ("postinst", "prerm", "postrm")
 LIBRARIES: Final = Path("usr", "lib", "keelmq")
 CONFFILES: Final = ("etc/keelmq/single.toml",)
-UNIT: Final = "keelmqd@.service"
-PROGRAM_OF_UNIT: Final = "/opt/keelmq/current/bin/keelmqd"
+PROGRAMS_OF_UNITS: Final = "/opt/keelmq/current/bin/"
 COMMANDS: Final = ("keelmqd", "keelmq")
 LEFT_OUT: Final = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
 """Notes of pip about this machine."""
@@ -89,7 +88,8 @@ def package(source: Path, work: Path, directory: Path) -> Path:
     root.mkdir()
     _install_libraries(content / "wheels", root / LIBRARIES)
     _install_commands(root)
-    _put(root / "lib" / "systemd" / "system" / UNIT, _unit(content / UNIT))
+    for unit in UNITS:
+        _put(root / "lib" / "systemd" / "system" / unit, _unit(content / unit))
     for name in CONFFILES:
         _put(root / name, (SCRIPTS / Path(name).name).read_text())
     _put(root / "usr" / "share" / "doc" / "keelmq" / "copyright", (ROOT / "LICENSE").read_text())
@@ -129,9 +129,9 @@ def _install_commands(root: Path) -> None:
 
 def _unit(path: Path) -> str:
     text = path.read_text()
-    if PROGRAM_OF_UNIT not in text:
-        raise BuildError(f"{path.name} does not start {PROGRAM_OF_UNIT}")
-    return text.replace(PROGRAM_OF_UNIT, "/usr/bin/keelmqd")
+    if PROGRAMS_OF_UNITS not in text and path.suffix == ".service":
+        raise BuildError(f"{path.name} starts nothing in {PROGRAMS_OF_UNITS}")
+    return text.replace(PROGRAMS_OF_UNITS, "/usr/bin/")
 
 
 def _write_control(root: Path, architecture: str) -> None:

@@ -43,7 +43,7 @@ class Report:
             file=stream, force_terminal=self._terminal, width=None if self._terminal else PIPE_COLUMNS, highlight=False
         )
         self._line_every_s = line_every_s
-        self._begun_s = time.monotonic()
+        self._begun_s = self._said_s = time.monotonic()
         self._step = ""
 
     def step(self, text: str) -> None:
@@ -57,6 +57,7 @@ class Report:
 
     def text(self, text: str, kind: str = "") -> None:
         """Print text as it is, without the time."""
+        self._said_s = time.monotonic()
         self._console.print(Text(text, style=STYLES.get(kind, "")), soft_wrap=True)
 
     @contextlib.contextmanager
@@ -115,6 +116,10 @@ class Report:
             table.add_row(*(cell if isinstance(cell, Text) else _shown(cell) for cell in row))
         self.text(title, "step")
         self._console.print(table)
+
+    def silent_s(self) -> float:
+        """Return the time since the last line."""
+        return time.monotonic() - self._said_s
 
     def result(self, result: Mapping[str, Any]) -> None:
         """Print the last line: `RESULT` and the figures as JSON."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from deploy.reporting.report import Report
+from deploy.rollout.awaited import AWAITED
 from deploy.rollout.inventory import InventoryError, read_inventory
 from deploy.rollout.rolling import Unsafe
 from deploy.rollout.side_by_side import AT_ONCE
@@ -43,7 +44,8 @@ def main() -> int:
         return _end(USAGE, str(error))
     code, reason = DONE, ""
     try:
-        verbs.run()
+        with AWAITED.told(report):
+            verbs.run()
     except Unsafe as error:
         code, reason = UNSAFE, f"refused: {error}"
     except ERRORS as error:

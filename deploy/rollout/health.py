@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
+from deploy.rollout.awaited import AWAITED, at_most
 from deploy.rollout.inventory import CERTIFICATES_END, Inventory, Node
 
 PROBE_TIMEOUT_S: Final = 3.0
+PROBES: Final = 2
+"""Number of requests that tell how a node is."""
 CALL_TIMEOUT_S: Final = 10.0
 """Longest administrative call; a leader that hands over takes 3 s at most."""
 POLL_S: Final = 0.1
@@ -63,6 +66,10 @@ class Probe:
         return [self.view(node) for node in self._inventory.nodes]
 
     def view(self, node: Node) -> View:
+        with AWAITED.call(node, "its health", at_most(PROBES * PROBE_TIMEOUT_S)):
+            return self._view(node)
+
+    def _view(self, node: Node) -> View:
         try:
             code, body = self._get(node, "/readyz")
             reason = None if code == HTTPStatus.OK else _detail(body) or f"status {code}"
@@ -97,7 +104,8 @@ class Probe:
         not_reached: list[str] = []
         for url in node.administered_at:
             try:
-                code, answer = self._request(url, method, path, content, CALL_TIMEOUT_S)
+                with AWAITED.call(node, path, at_most(CALL_TIMEOUT_S)):
+                    code, answer = self._request(url, method, path, content, CALL_TIMEOUT_S)
                 document = json.loads(answer) if answer else {}
             except _NotReached as error:
                 not_reached.append(f"{url}: {error}")
@@ -145,7 +153,8 @@ class Probe:
         """
         begun_s = time.monotonic()
         say_s = begun_s if says_at_once else begun_s + SAY_EVERY_S
-        while (reason := why_not(views := self.views())) is not None:
+        views = self.views()
+        while (reason := why_not(views)) is not None:
             if timeout_s == 0:
                 raise Unhealthy(reason)
             if time.monotonic() >= say_s:
@@ -154,6 +163,7 @@ class Probe:
             if time.monotonic() > begun_s + timeout_s:
                 raise Unhealthy(f"after {timeout_s:.0f} s still {reason}")
             time.sleep(POLL_S)
+            views = [self._view(node) for node in self._inventory.nodes]  # the reason says who does not answer
         return views
 
 

@@ -52,7 +52,8 @@ def held(hosts: Sequence[Host], who: str, *, claims: bool = False, at_once: int 
 
 def _require_held(host: Host, process: subprocess.Popen[bytes]) -> bool:
     """Return whether the host is held now. Raises HostError when another run works there."""
-    line = b"" if process.stdout is None else process.stdout.readline()
+    with host.awaited("hold", None):
+        line = b"" if process.stdout is None else process.stdout.readline()
     try:
         answer = json.loads(line or b"{}")
     except ValueError:

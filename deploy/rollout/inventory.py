@@ -27,6 +27,7 @@ FILE_BYTES_MAX: Final = 1 << 20
 OWN_OPTIONS: Final = ("cluster_id", "node_id", "data_dir", "peers")
 """Options of keelmqd that follow from the inventory, so that its `options` may not have them."""
 _PATH: Final = re.compile(r"/[A-Za-z0-9_.+/-]*[A-Za-z0-9_+-]")
+_STORE_PLACE: Final = re.compile(r"s3://[a-z0-9][a-z0-9.-]+/(?:[A-Za-z0-9_.=+-]+/)*")
 _SSH: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@:%-]*")
 
 SECRET_END: Final = ".secret"  # noqa: S105
@@ -38,6 +39,9 @@ TLS_FILES: Final = {"ca.crt": 0o644, "node.crt": 0o644, "node.key": 0o600}
 
 PYTHON: Final = "python3"
 """Python on hosts of which the inventory names none."""
+
+STORE: Final = "s3://"
+"""Beginning of the name of a backup in an object store."""
 
 OptionValue = str | int | bool | list[str]
 
@@ -87,11 +91,35 @@ class ContainersTable(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, 
     """Class of that volume; empty for the default of the Kubernetes cluster."""
 
 
+class BackupTable(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """The options of scheduled backups, which `render` makes for Kubernetes and Ansible."""
+
+    target: str = ""
+    """Directory or s3://BUCKET/PREFIX/; empty for no scheduled backups."""
+    every: Literal["hourly", "daily"] = "hourly"
+    """Time between two of them: the alert about old backups comes after 26 hours."""
+    keep_days: Annotated[int, msgspec.Meta(ge=1, le=36_500)] = 30
+    """Age after which a backup in a directory is removed; in a store that is a rule of the bucket."""
+    token_file: str = ""
+    """File of this machine with the token of a user with `admin` on the cluster."""
+    node: int = 0
+    """Id of the node on whose host a timer of systemd runs; 0 for the first one."""
+    image: str = ""
+    """Reference of the image of the CronJob; empty for that of the nodes, which writes to directories alone."""
+    storage_bytes: Annotated[int, msgspec.Meta(ge=1 << 30)] = 20 << 30
+    """Size of the volume that Kubernetes is asked for where the target is a directory."""
+    endpoint_url: str = ""
+    """Address of the object store, if that is not Amazon's."""
+    store_secret: str = ""
+    """Name of a Secret of Kubernetes with the variables AWS_… for the object store."""
+
+
 class InventoryFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     cluster: ClusterTable
     node: list[NodeTable]
     options: dict[str, OptionValue] = {}
     containers: ContainersTable = ContainersTable()
+    backup: BackupTable = BackupTable()
 
 
 class Node(msgspec.Struct, kw_only=True, frozen=True):
@@ -176,6 +204,20 @@ def _check(file: InventoryFile) -> None:
         if not _PATH.fullmatch(path) or ".." in path.split("/") or path.count("/") < 2:
             raise ValueError(f"root {path!r} is no absolute path of at least two plain names")
     _check_nodes(file)
+    _check_backup(file)
+
+
+def _check_backup(file: InventoryFile) -> None:
+    backup = file.backup
+    if backup != BackupTable() and not backup.target:
+        raise ValueError("backup.target is missing: a directory, or s3://BUCKET/PREFIX/")
+    is_place = _PATH.fullmatch(backup.target.rstrip("/")) and ".." not in backup.target.split("/")
+    if backup.target and not (is_place or _STORE_PLACE.fullmatch(backup.target)):
+        raise ValueError(
+            f"backup.target {backup.target!r} is no absolute path of plain names and no s3://BUCKET/PREFIX/"
+        )
+    if backup.node and all(node.id != backup.node for node in file.node):
+        raise ValueError(f"backup.node {backup.node} is no node")
 
 
 def _check_nodes(file: InventoryFile) -> None:

@@ -54,6 +54,8 @@ class RenderVerb(Verbs):
         self._secret(create=True)
 
     def _write(self) -> None:
+        if self._target == "compose" and self._inventory.file.backup.target:
+            self._report.event("no backups on schedule: Compose has none, [backup] is left out", "problem")
         is_root = os.geteuid() == 0
         if self._target == "ansible":
             place, where = etc(self._inventory), data_dir(self._inventory)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from deploy.rollout.awaited import AWAITED
 from deploy.rollout.inventory import Inventory, Node
 
 AGENT: Final = ("host_root", "host_releases", "host_agent")
@@ -36,7 +37,9 @@ CALL_TIMEOUT_S: Final = 900.0
 """Longest call: an installation on a slow host."""
 CONNECT_TIMEOUT_S: Final = 10
 ALIVE_INTERVAL_S: Final = 15
-"""Seconds of silence after which ssh asks the host for a sign of life; it gives up after three without one."""
+"""Seconds of silence after which ssh asks the host for a sign of life."""
+ALIVE_COUNT: Final = 3
+"""Number of these without an answer after which ssh gives up."""
 BLOCK_BYTES: Final = 1 << 20
 
 
@@ -65,7 +68,8 @@ class Host:
         source = agent_source()
         if node.ssh:
             options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_TIMEOUT_S}"]
-            options += ["-o", f"ServerAliveInterval={ALIVE_INTERVAL_S}"]  # the end of calls without a longest time
+            # The end of calls without a longest time.
+            options += ["-o", f"ServerAliveInterval={ALIVE_INTERVAL_S}", "-o", f"ServerAliveCountMax={ALIVE_COUNT}"]
             remote = shlex.join([inventory.cluster.python, "-I", "-c", source])
             self._command = ["ssh", *options, *inventory.cluster.ssh_options, "--", node.ssh, remote]
         else:
@@ -180,7 +184,8 @@ class Host:
                 raise HostError(self.node, "listen: no pipes")
             process.stdin.write(request)
             process.stdin.flush()
-            answer = json.loads(process.stdout.readline() or b'{"error": "no answer"}')
+            with self.awaited("listen", None):
+                answer = json.loads(process.stdout.readline() or b'{"error": "no answer"}')
             if "error" in answer:
                 raise HostError(self.node, answer["error"])
             yield
@@ -215,6 +220,20 @@ class Host:
     def destroy(self) -> None:
         self._call("destroy", root=self.node.root, owner=self._owner)
 
+    def awaited(self, action: str, longest_s: float | None) -> contextlib.AbstractContextManager[None]:
+        """Note within the block that the host is waited for, for `longest_s` if there is a longest time."""
+        is_remote = bool(self.node.ssh)
+
+        def limit(waited_s: float) -> str:
+            if is_remote and waited_s < CONNECT_TIMEOUT_S:
+                return f"ssh waits at most {CONNECT_TIMEOUT_S} s for a connection"
+            if longest_s is not None:
+                return f"at most {longest_s:.0f} s"
+            lost = f"{ALIVE_COUNT * ALIVE_INTERVAL_S} s after its last sign of life"
+            return f"until its end{f', or {lost}' if is_remote else ''}"
+
+        return AWAITED.call(self.node, action, limit)
+
     def _offline(self, action: str, program: str, arguments: list[str]) -> str:
         given = {"root": self.node.root, "owner": self._owner, "program": program, "arguments": arguments}
         return str(self._call(action, longest_s=None, **given)["said"])
@@ -224,7 +243,8 @@ class Host:
     ) -> dict[str, Any]:
         request = json.dumps({"action": action, "arguments": arguments}).encode() + b"\n" + content
         try:
-            done = subprocess.run(self._command, input=request, capture_output=True, timeout=longest_s)  # noqa: S603
+            with self.awaited(action, longest_s):
+                done = subprocess.run(self._command, input=request, capture_output=True, timeout=longest_s)  # noqa: S603
         except (OSError, subprocess.TimeoutExpired) as error:
             shown = "no answer in time" if isinstance(error, subprocess.TimeoutExpired) else str(error)
             raise HostError(self.node, f"{action}: {shown}") from None

@@ -3,8 +3,7 @@
 import argparse
 from pathlib import Path
 
-from deploy.rollout.inventory import Inventory
-from deploy.rollout.ways_back import STORE
+from deploy.rollout.inventory import STORE, Inventory
 
 
 class UsageError(Exception):
@@ -35,6 +34,14 @@ def _check_restore(options: argparse.Namespace) -> None:
 
 
 def _check_render(inventory: Inventory, target: str) -> None:
+    if inventory.file.backup.target and target != "compose":
+        from deploy.rollout.rendering.backups import check_backups  # late: other verbs need nothing of it
+        from deploy.rollout.rendering.files import RenderError
+
+        try:
+            check_backups(inventory, target)
+        except RenderError as error:
+            raise UsageError(str(error)) from None
     if target != "ansible":
         if not inventory.file.containers.image:
             raise UsageError("image is missing in [containers] of the inventory: docs/containers.md")

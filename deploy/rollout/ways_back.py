@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from deploy.rollout.health import Unhealthy, View, authority_of, leader_of, leads_majority
-from deploy.rollout.inventory import Node
+from deploy.rollout.inventory import STORE, Node
 from deploy.rollout.node_verbs import NodeVerbs
 from deploy.rollout.rolling import Deployed, Unsafe
 from deploy.rollout.side_by_side import Failed
@@ -25,8 +25,6 @@ from deploy.rollout.verbs import CONFIGURE
 
 BACKUPS_END: Final = ".backups"
 """End of the name of the directory beside the inventory into which backups are written by default."""
-STORE: Final = "s3://"
-"""Beginning of the name of a backup in an object store."""
 BACKUP_ON_HOST: Final = "restore.backup"
 RESTORE_ID_BYTES: Final = 8
 FREE_SHARE: Final = 2

@@ -39,6 +39,7 @@ echo "version: $(cd /tmp && keelmqd --version)"
 echo "command: $(keelmq --version)"
 echo "modes: $(stat -c '%U:%G:%a' /etc/keelmq /var/lib/keelmq | tr '\\n' ' ')"
 echo "unit: $(grep '^ExecStart=' /lib/systemd/system/keelmqd@.service)"
+echo "backups: $(grep '^ExecStart=' /lib/systemd/system/keelmq-backup@.service)"
 runuser -u keelmq -- keelmqd --config /etc/keelmq/single.toml --check-config
 runuser -u keelmq -- mkdir /var/lib/keelmq/single
 echo '# mine' >>/etc/keelmq/single.toml
@@ -139,6 +140,7 @@ def test_a_package_is_installed_upgraded_removed_and_purged(deb: Path, tmp_path:
     assert VERSION in said["command"]
     assert said["modes"].split() == ["root:keelmq:750", "keelmq:keelmq:750"]
     assert said["unit"] == "ExecStart=/usr/bin/keelmqd --config /etc/keelmq/%i.toml"
+    assert said["backups"] == "ExecStart=/usr/bin/keelmq backup create ${BACKUP_TARGET}"
     assert said["after an upgrade"] == "# mine"
     assert said["after a removal"] == "# mine single none"
     assert said["after a purge"] == "."

@@ -1,6 +1,7 @@
 """Notices of nodes to the service manager, heard at a real datagram socket, and the effect of SIGHUP."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -10,6 +11,7 @@ from typing import Self
 
 import pytest
 
+from deploy.bundle import UNITS
 from tests.e2e.cluster_process import ClusterProcess, wait_for
 from tests.requirements import REPOSITORY, Requirement
 
@@ -146,10 +148,12 @@ def test_a_hang_up_takes_over_the_log_level_and_refuses_a_mistake(tmp_path: Path
         cluster.stop()
 
 
-def test_the_unit_is_one_that_systemd_understands(tmp_path: Path) -> None:
+def test_the_units_are_some_that_systemd_understands(tmp_path: Path) -> None:
     SYSTEMD_ANALYZE.require()
-    text = (REPOSITORY / "deploy" / "systemd" / "keelmqd@.service").read_text()
-    unit = tmp_path / "keelmqd@.service"
-    unit.write_text(text.replace("/opt/keelmq/current/bin/keelmqd", "/bin/true"))
-    done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True)
+    units = []
+    for name in UNITS:
+        text = (REPOSITORY / "deploy" / "systemd" / name).read_text()
+        units.append(tmp_path / name)
+        units[-1].write_text(re.sub(r"/opt/keelmq/current/bin/\w+", "/bin/true", text))
+    done = subprocess.run(["systemd-analyze", "verify", *map(str, units)], capture_output=True, text=True)
     assert (done.returncode, done.stderr.strip()) == (0, ""), done.stderr

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from deploy.lock_files import ROOT
 from deploy.rollout.inventory import PYTHON, Inventory
+from deploy.rollout.rendering.backups import TOKEN, check_backups, environment, source_of, timer_schedule
 from deploy.rollout.rendering.files import SECRET_MODE, File, Files, RenderError, yaml_file
 from deploy.rollout.rendering.parts import Parts
 
@@ -57,7 +58,17 @@ def ansible(inventory: Inventory, nodes: Sequence[Parts]) -> Files:
         "keelmq_environment": {} if inventory.cluster.python == PYTHON else {"PYTHON": inventory.cluster.python},
     }
     files["hosts.yml"] = yaml_file(comment, {"keelmq": {"hosts": hosts, "vars": variables}})
-    files["site.yml"] = yaml_file(f"{comment}\n{_RUN}", _plays())
+    plays = _plays()
+    if inventory.file.backup.target:
+        check_backups(inventory, "ansible")
+        source = source_of(inventory, nodes)
+        files["config/backup"] = File(environment(inventory, source, etc(inventory)))
+        files["config/backup.timer"] = File(timer_schedule(inventory.file.backup))
+        if TOKEN in source.files:
+            files[f"secrets/{TOKEN}"] = File(source.files[TOKEN], SECRET_MODE)
+        host = inventory.file.backup.node or nodes[0].node.id
+        plays.append(_backups(f"node-{host}", inventory.file.backup.target, has_token=TOKEN in source.files))
+    files["site.yml"] = yaml_file(f"{comment}\n{_RUN}", plays)
     files["tasks/apply.yml"] = yaml_file(comment, _apply())
     files["tasks/roll.yml"] = yaml_file(comment, _roll())
     files[".gitignore"] = File(b"/secrets/\n")
@@ -103,6 +114,59 @@ def _plays() -> list[dict[str, Any]]:
             "tasks": [_include("Restart it", "tasks/roll.yml")],
         },
     ]
+
+
+def _backups(host: str, target: str, *, has_token: bool) -> dict[str, Any]:
+    """Return the play that has one host take the backups. The nodes serve when it comes."""
+    bundle, cluster = "/opt/keelmq/bundles/{{ keelmq_release }}", "{{ keelmq_cluster }}"
+    units, timer = "/etc/systemd/system", f"keelmq-backup@{cluster}.timer"
+    token = {"src": f"secrets/{TOKEN}", "dest": f"/etc/keelmq/{cluster}.d/{TOKEN}"}
+    owner = {"owner": "keelmq", "group": "keelmq", "mode": "0600"}
+    bring = [
+        ("config/backup", f"/etc/keelmq/{cluster}.backup", "keelmq_backup"),
+        ("config/backup.timer", f"{units}/{timer}.d/every.conf", "keelmq_schedule"),
+    ]
+    state = "{{ 'restarted' if keelmq_schedule.changed else 'started' }}"
+    tasks = [
+        _directory("the backups", target, "0700", "keelmq"),
+        _directory("the schedule", f"{units}/{timer}.d", "0755", "root"),
+        *(
+            {
+                "name": f"Bring {src}",
+                "ansible.builtin.copy": {"src": src, "dest": dest, "mode": "0644"},
+                "register": name,
+            }
+            for src, dest, name in bring
+        ),
+        *(
+            [{"name": "Bring the token", "ansible.builtin.copy": {**token, **owner}, "no_log": True}]
+            if has_token
+            else []
+        ),
+        *(
+            {
+                "name": f"Bring keelmq-backup@.{end}",
+                "ansible.builtin.copy": {
+                    "src": f"{bundle}/keelmq-backup@.{end}",
+                    "dest": f"{units}/keelmq-backup@.{end}",
+                    "remote_src": True,
+                    "mode": "0644",
+                },
+            }
+            for end in ("service", "timer")
+        ),
+        {
+            "name": "Start the timer",
+            "ansible.builtin.systemd": {"name": timer, "state": state, "enabled": True, "daemon_reload": True},
+        },
+    ]
+    return {
+        "name": "Back the cluster up on schedule",
+        "hosts": host,
+        "become": True,
+        "gather_facts": False,
+        "tasks": tasks,
+    }
 
 
 def _install() -> list[dict[str, Any]]:

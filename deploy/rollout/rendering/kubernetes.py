@@ -10,8 +10,10 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from deploy.rollout.inventory import Inventory
+from deploy.rollout.rendering import restricted
+from deploy.rollout.rendering.backups import check_backups, cron_job, source_of
 from deploy.rollout.rendering.files import SECRET_MODE, File, Files, RenderError, yaml_file
-from deploy.rollout.rendering.image import AGENT, CONFIG_DIR, DATA_ROOT, HAND_OVER_S, STOP_S, USER
+from deploy.rollout.rendering.image import AGENT, CONFIG_DIR, DATA_ROOT, HAND_OVER_S, STOP_S
 from deploy.rollout.rendering.parts import Parts, shared_files
 
 ETC: Final = "/run/keelmq"
@@ -86,9 +88,17 @@ def kubernetes(inventory: Inventory, nodes: Sequence[Parts]) -> Files:
         _disruption_budget(names),
         _network_policy(names, nodes),
     ]
+    if inventory.file.backup.target:
+        check_backups(inventory, "kubernetes")
+        source = source_of(inventory, nodes)
+        for name, content in source.files.items():
+            files[f"secrets/backup.{name}"] = File(content, SECRET_MODE)
+        let_through = {ADMINISTRATOR_LABEL if names.admin_port else CLIENT_LABEL: "true"}
+        documents += cron_job(inventory, source, names.name, names.meta, let_through)
     comment = _COMMENT.format(id=inventory.cluster.id)
     files["keelmq.yaml"] = yaml_file(comment, *documents)
-    files["kustomization.yaml"] = yaml_file(comment, _kustomization(names, list(pods), kept))
+    of_backups = [name for name in files if name.startswith("secrets/backup.")]
+    files["kustomization.yaml"] = yaml_file(comment, _kustomization(names, list(pods), kept, of_backups))
     files[".gitignore"] = File(b"/secrets/\n")
     return files
 
@@ -203,14 +213,7 @@ def _pod(inventory: Inventory, names: Names, *, has_secrets: bool) -> dict[str, 
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": HAND_OVER_S + STOP_S,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": restricted.POD,
         "affinity": _one_per_host(names),
         "topologySpreadConstraints": [
             {
@@ -236,11 +239,6 @@ def _one_per_host(names: Names) -> dict[str, Any]:
     return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
 
 
-_CLOSED: Final = {
-    "allowPrivilegeEscalation": False,
-    "readOnlyRootFilesystem": True,
-    "capabilities": {"drop": ["ALL"]},
-}
 _POD_NAME: Final = {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
 
 
@@ -252,7 +250,7 @@ def _secrets_container(inventory: Inventory) -> dict[str, Any]:
         "command": ["/bin/sh", "-eu", "-c", _TAKE_SECRETS],
         "env": [_POD_NAME],
         "resources": {"requests": few, "limits": few},
-        "securityContext": _CLOSED,
+        "securityContext": restricted.CONTAINER,
         "volumeMounts": [
             {"name": "secrets", "mountPath": "/secrets", "readOnly": True},
             {"name": "own-secrets", "mountPath": ETC},
@@ -286,7 +284,7 @@ def _container(inventory: Inventory, names: Names, *, has_secrets: bool) -> dict
             "requests": {"cpu": _cpus(containers.cpus / 2), "memory": memory},
             "limits": {"cpu": _cpus(containers.cpus), "memory": memory},
         },
-        "securityContext": _CLOSED,
+        "securityContext": restricted.CONTAINER,
         "startupProbe": _probe(names, "/healthz", failures=START_S // PROBE_INTERVAL_S),
         "livenessProbe": _probe(names, "/healthz", failures=6),
         # For reads: with "for=writes" one pod at most is ready, and neither updates nor evictions would go on.
@@ -369,7 +367,9 @@ def _issuer_ports(parts: Parts) -> list[int]:
     return [keys.port or (443 if keys.scheme == "https" else 80)] if keys.scheme in ("http", "https") else []
 
 
-def _kustomization(names: Names, pods: Sequence[str], secrets: Sequence[str]) -> dict[str, Any]:
+def _kustomization(
+    names: Names, pods: Sequence[str], secrets: Sequence[str], of_backups: Sequence[str]
+) -> dict[str, Any]:
     """Return what makes configuration and secrets of files. Names change with the content, so that pods follow."""
     config = {"name": f"{names.name}-config", "files": [f"{pod}.toml=config/{pod}.toml" for pod in pods]}
     found: dict[str, Any] = {
@@ -379,7 +379,11 @@ def _kustomization(names: Names, pods: Sequence[str], secrets: Sequence[str]) ->
         "resources": ["keelmq.yaml"],
         "configMapGenerator": [config],
     }
+    generators = []
     if secrets:
         named = [f"{path.removeprefix('secrets/')}={path}" for path in sorted(secrets)]
-        found["secretGenerator"] = [{"name": f"{names.name}-secrets", "files": named}]
-    return found
+        generators.append({"name": f"{names.name}-secrets", "files": named})
+    if of_backups:  # apart: another token of theirs is no reason for new nodes
+        named = [f"{path.removeprefix('secrets/backup.')}={path}" for path in sorted(of_backups)]
+        generators.append({"name": f"{names.name}-backup-secrets", "files": named})
+    return {**found, "secretGenerator": generators} if generators else found
