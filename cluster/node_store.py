@@ -1,9 +1,11 @@
 """The store of one node: index, commit log, hard state and watermarks, opened and closed together."""
 
+import contextlib
+import errno
 import logging
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -13,13 +15,13 @@ from cluster.metrics import MeasuredDisk, MeasuredSync, Metrics
 from cluster.process.config import NodeConfig
 from raft.storage import Storage
 from store.descriptors import SPARES, SpareDescriptors
-from store.errors import IndexDamaged, IndexOutdated
+from store.errors import IndexDamaged, IndexOutdated, IndexUnreadable
 from store.index.index import Index
 from store.log.base import BEGINNING, read_base
 from store.log.commit_log import CommitLog
 from store.log.differs import DiffersMark
 from store.log.disk import BackgroundSync, Disk
-from store.log.errors import REPAIR_ADVICE, DiskError
+from store.log.errors import REPAIR_ADVICE, DiskError, DiskFull
 from store.log.hard_state import HardState
 from store.log.watermarks import Watermarks
 from store.snapshots.install import IndexDirectories, SnapshotStore, at_once, finish_install
@@ -57,8 +59,9 @@ class NodeStore:
         if installed is not None:
             metrics.snapshot_received(installed.received_bytes, installed.received_ms / 1000)
             logger.info("starting with the state after entry %d, received as a snapshot", installed.index)
-        self._index = _open_index(path, disk)
-        self.state = WakingStateMachine(self._index, self.waiters)
+        with _damage_is_told(path, disk):
+            self._index = _open_index(path, disk)
+            self.state = WakingStateMachine(self._index, self.waiters)
         try:
             self._watermarks = Watermarks.open(disk, directory)
             committed_index = self._watermarks.committed_index
@@ -78,8 +81,13 @@ class NodeStore:
         )
 
     def on_unreadable_index(self, on_fatal: Callable[[str], None]) -> None:
-        """Have `on_fatal` called with the reason when rows of the index are damaged, whoever reads them."""
-        self._index.rows.on_unreadable = on_fatal
+        """Have `on_fatal` called with reason and advice when rows of the index cannot be read, whoever reads them."""
+
+        def tell(reason: str) -> None:
+            advice = _advice(is_complete=self.log.base == BEGINNING)
+            on_fatal(f"{reason}. Start this node again. If it ends for this reason once more: {advice}")
+
+        self._index.rows.on_unreadable = tell
 
     def close(self) -> None:
         """Sync the log and the watermarks, flush the index, and close all files. Raises LogFailed when the log cannot
@@ -139,14 +147,28 @@ def _open_index(path: Path, disk: Disk) -> Index:
     try:
         return Index.open(str(directory))
     except IndexDamaged as damaged:
-        advice = REBUILD_ADVICE if _log_is_complete(path, disk) else f"{LOG_BEGINS_LATE} {REPAIR_ADVICE}"
-        raise IndexDamaged(f"{damaged}. {advice}") from damaged
+        raise IndexDamaged(f"{damaged}. {_advice(is_complete=_log_is_complete(path, disk))}") from damaged
     except IndexOutdated as outdated:
         if not _log_is_complete(path, disk):
             raise IndexDamaged(f"{outdated}. {LOG_BEGINS_LATE} {REPAIR_ADVICE}") from None
         logger.warning("%s: rebuilding the index from the log, which takes a while", outdated)
         shutil.rmtree(directory)
         return Index.open(str(directory))
+
+
+@contextlib.contextmanager
+def _damage_is_told(path: Path, disk: Disk) -> Iterator[None]:
+    """Turn IndexUnreadable into IndexDamaged with the advice, or into DiskFull when only a descriptor is missing."""
+    try:
+        yield
+    except IndexUnreadable as error:
+        if error.lacks_descriptor:
+            raise DiskFull("read", str(path / "index"), errno.EMFILE, str(error)) from error
+        raise IndexDamaged(f"{error}. {_advice(is_complete=_log_is_complete(path, disk))}") from error
+
+
+def _advice(*, is_complete: bool) -> str:
+    return REBUILD_ADVICE if is_complete else f"{LOG_BEGINS_LATE} {REPAIR_ADVICE}"
 
 
 def _log_is_complete(path: Path, disk: Disk) -> bool:

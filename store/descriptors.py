@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import resource
-import select
 from typing import Final
 
 NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
@@ -20,25 +20,20 @@ _SPARES_MIN: Final = 8
 
 def count_free(enough: int) -> int:
     """Return the number of files that this process can still open by its own limit, up to `enough`. Opens none of them
-    to find out: threads of RocksDB may be about to. Costs 15 µs while `enough` are free, and more the more are open
-    when they are not.
+    to find out: threads of RocksDB may be about to. Costs 1 µs for each while the highest numbers are free, and some ms
+    for 10,000 that are not.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return enough
-    highest = select.poll()
-    for number in range(max(0, limit - enough), limit):
-        highest.register(number, 0)
-    unused = sum(bool(event & select.POLLNVAL) for _, event in highest.poll(0))
-    if unused >= enough:
-        return enough
-    try:
-        open_ones = os.listdir("/proc/self/fd")
-    except OSError as error:
-        if error.errno not in NO_DESCRIPTOR:
-            raise
-        return 0
-    return min(enough, limit + 1 - sum(int(each) < limit for each in open_ones))  # one of them listed the others
+    unused, number = 0, limit
+    while number and unused < enough:
+        number -= 1
+        try:
+            fcntl.fcntl(number, fcntl.F_GETFD)
+        except OSError:
+            unused += 1
+    return unused
 
 
 def are_free(count: int) -> bool:
@@ -97,13 +92,14 @@ class SpareDescriptors:
         is, is shared then. Never takes those that others may need meanwhile.
         """
         self._drop_unusable()
-        there = len(self._held) + count_free(self._wanted + free)
+        needed = self._wanted + free
+        there = len(self._held) + count_free(needed - len(self._held))
         kept = min(self._wanted, max(there - free, min(there, _SPARES_MIN)))
         self._release(max(0, len(self._held) - kept))
         self._fill(kept)
-        if len(self._held) < kept:  # the system has none to give
-            there = len(self._held)
-        return max(0, self._wanted + free - there)
+        if len(self._held) < kept or not are_free(1):  # the system has none to give
+            return needed - len(self._held)
+        return needed - there
 
     def close(self) -> None:
         """Release all. No method may be called afterwards."""

@@ -4,8 +4,8 @@
                     changes nothing. Refused is a *result* of apply, not a failure: the client is answered with `code`.
     IndexOutdated   An earlier version wrote the index; the index must be rebuilt from the log.
     IndexDamaged    The RocksDB index cannot be opened, or a later version wrote it: the node stops.
-    IndexUnreadable Rows of the index are damaged, or the disk failed: the node stops. Without a file descriptor they
-                    can be read later.
+    IndexUnreadable Rows of the index are damaged, or the disk failed: the node stops. A query that lacks a file
+                    descriptor fails alone.
 
 Any other exception raised while applying is a bug and stops the node: a replica that skipped an entry would differ from
 the others for ever.
@@ -74,11 +74,12 @@ class IndexDamaged(Exception):
 class IndexUnreadable(Exception):
     """Rows of the index cannot be read: a block is damaged, the disk failed, or a file descriptor was missing.
 
-    Nobody goes on with what could be read: an entry applied without these rows would make this replica differ.
+    Nobody goes on with what could be read: an entry applied without these rows would make this replica differ. In apply
+    any of the three stops the node; for a query that lacks a descriptor, the next one may succeed.
     """
 
-    def __init__(self, path: str, reason: str, advice: str, *, lacks_descriptor: bool) -> None:
-        super().__init__(f"the index {path} cannot be read: {reason}. {advice}")
+    def __init__(self, path: str, reason: str, *, lacks_descriptor: bool) -> None:
+        super().__init__(f"the index {path} cannot be read: {reason}")
         self.lacks_descriptor = lacks_descriptor
 
 

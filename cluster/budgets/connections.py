@@ -76,9 +76,9 @@ class Connections:
         self.limit = limit
         self.is_short = False
         """True while the process has hardly a descriptor left: a new connection then has to replace an idle one."""
-        self.look_at_descriptors: Callable[[], None] = lambda: None
+        self.look_at_descriptors: Callable[[], object] = lambda: None
         """Called at every NEW_PER_LOOK-th new connection: a second later a burst of them may have taken what is kept
-        for RocksDB. It sets `is_short`."""
+        for RocksDB. It sets `is_short`, and is not called while that is true."""
         self._new_since_look = 0
         self._main = ConnectionPool[Connection](ClientBudget(limit, share_percent))
         self._reserve = ConnectionPool[Connection](ClientBudget(RESERVED_CONNECTIONS, 100))
@@ -214,7 +214,7 @@ class Connections:
     def has_descriptor(self) -> bool:
         """Return whether a new connection may stay; for want of descriptors an idle one is closed for it."""
         self._new_since_look += 1
-        if self._new_since_look >= NEW_PER_LOOK:
+        if self._new_since_look >= NEW_PER_LOOK and not self.is_short:
             self._new_since_look = 0
             self.look_at_descriptors()
         return not self.is_short or self.close_idle(1)

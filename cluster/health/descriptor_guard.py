@@ -29,10 +29,11 @@ class DescriptorGuard:
         self._core = core
         self._spares = spares
         self._missing = 0
+        self._is_told = False
         self._task = core.background.task("descriptor-guard", "look at the file descriptors", self._round)
         self._listeners = [each for each in (core.connections, core.admin_connections) if each is not None]
         for each in self._listeners:
-            each.look_at_descriptors = self.look
+            each.look_at_descriptors = self._count
 
     def start(self) -> None:
         self._task.start(INTERVAL_S)
@@ -44,18 +45,26 @@ class DescriptorGuard:
         """Hold the spare descriptors again. For those that are missing, close what is opened again when it is needed:
         old segments, and idle connections of clients.
         """
-        core, missing = self._core, self._spares.renew()
-        if missing and core.log.close_sealed():
-            missing = self._spares.renew()
-        if missing and not self._missing:
-            logger.warning("%d of the file descriptors that are kept for log, index and peers are missing", missing)
-        elif self._missing and not missing:
+        if self._count() and self._core.log.close_sealed():
+            self._count()
+        was_told, self._is_told = self._is_told, self._missing > 0
+        if self._missing and not was_told:
+            logger.warning(
+                "%d of the file descriptors that are kept for log, index and peers are missing", self._missing
+            )
+        elif was_told and not self._missing:
             logger.warning("all file descriptors that are kept for log, index and peers are there again")
-        self._missing = missing
-        beyond = max(0, missing - MISSING_MAX)
         for each in self._listeners:
-            each.is_short = beyond > 0
-            each.close_idle(beyond)
+            each.close_idle(max(0, self._missing - MISSING_MAX))
+
+    def _count(self) -> int:
+        """Hold the spare descriptors again, and have clients take no more of those that are missing. Closes nothing: a
+        descriptor is free only a turn of the loop after its connection was closed, so each of a burst would close more.
+        """
+        self._missing = self._spares.renew()
+        for each in self._listeners:
+            each.is_short = self._missing > MISSING_MAX
+        return self._missing
 
     def conditions(self) -> Iterator[Condition]:
         """Yield an alarm while descriptors are missing."""

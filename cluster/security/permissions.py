@@ -143,7 +143,7 @@ class Permissions:
         return Verdict(found is not None, found)
 
     def allow_all(self, action: Action, kind: Kind) -> bool:
-        """Return whether the action is allowed on every resource of the kind, whatever its name."""
+        """Return whether the action, other than `describe`, is allowed on every resource of a kind that has names."""
         concerned = [each for each in self._rules if each.concerns(action, kind)]
         return any(each.is_of_all for each in concerned) and not any(each.rule.effect == "deny" for each in concerned)
 

@@ -34,7 +34,7 @@ from store.index import keys
 from store.index.rocksdb_options import WRITE_BUFFER_BYTES, rocksdb_options
 from store.index.staged_writes import StagedWrites
 from store.index.stored_rows import StoredRows
-from store.log.errors import REPAIR_ADVICE, DiskError, DiskFull
+from store.log.errors import DiskError, DiskFull
 from store.steps import ITEMS_PER_STEP, Steps
 
 FORMAT: Final = b"3"
@@ -48,6 +48,8 @@ FLUSH_FILES_MAX: Final = 20
 asks for a flush wait for them, one file before it stops writes. Full buffers are still brought to disk."""
 WOULD_WAIT: Final = "Result incomplete"
 """How rocksdict's message begins when RocksDB refuses a write for which it would have waited."""
+DAMAGED: Final = "Corruption"
+"""How the message begins when a block has another checksum."""
 FULL_BUFFER_BYTES: Final = WRITE_BUFFER_BYTES * 3 // 4
 """RocksDB puts a buffer aside at the first write after it was about full: not below this size."""
 FLUSH_DESCRIPTORS: Final = 4
@@ -103,9 +105,9 @@ class Index:
 
     @classmethod
     def open(cls, path: str) -> "Index":
-        """Open the index at `path`; a missing index is created. Raises IndexDamaged if it cannot be opened or read,
-        IndexOutdated if an earlier version made it, DiskFull if there is no room to open it, DiskError if the disk
-        failed: the index on disk may be sound.
+        """Open the index at `path`; a missing index is created. Raises IndexDamaged if it cannot be opened,
+        IndexUnreadable if it cannot be read, IndexOutdated if an earlier version made it, DiskFull if there is no room
+        to open it, DiskError if the disk failed: the index on disk may be sound.
         """
         try:
             # Without the family named, rocksdict opens an existing database with options it finds there, which lack the
@@ -286,7 +288,8 @@ class Index:
 
     def commit(self) -> None:
         """Write all staged writes as one atomic write; not durable on return. Waits until RocksDB takes writes. Raises
-        DiskFull or DiskError when it never will again, because an earlier flush did not fit or failed.
+        DiskFull or DiskError when it never will again, because an earlier flush did not fit or failed, and
+        IndexUnreadable when a compaction has met damage.
         """
         self._commit(self._waiting)
 
@@ -321,6 +324,8 @@ class Index:
         try:
             self._database.write(batch, options)
         except Exception as error:  # rocksdict raises nothing narrower
+            if str(error).startswith(DAMAGED):  # met by a compaction
+                raise self.rows.unreadable(error) from error
             if not str(error).startswith(WOULD_WAIT):  # an earlier flush has failed
                 raise self._failure("write", error) from error
             return self._refuse()
@@ -353,9 +358,8 @@ class Index:
             raise self._failure("flush", error) from error
 
     def _failure(self, operation: str, error: Exception) -> DiskError:
-        path, text = self._database.path(), str(error)
-        advice = f". {REPAIR_ADVICE}" if text.startswith("Corruption") else ""
-        return _disk_error(operation, path, error) or DiskError(operation, path, 0, text + advice)
+        path = self._database.path()
+        return _disk_error(operation, path, error) or DiskError(operation, path, 0, str(error))
 
     @property
     def is_flushing(self) -> bool:
@@ -398,12 +402,11 @@ class Index:
         """Return for each prefix whether a key begins with it, which costs less than a scan for each. It may be true
         all the same where such keys are deleted by what is staged.
         """
-        staged, found = self._writes.keys(), list[bool]()
-        for prefix in prefixes:
+        staged, found = self._writes.keys(), self.rows.beginning(prefixes)
+        for number, prefix in enumerate(prefixes):
             place = bisect_left(staged, prefix)
-            found.append(place < len(staged) and staged[place].startswith(prefix))
-        stored = self.rows.beginning(prefix for prefix, is_staged in zip(prefixes, found, strict=True) if not is_staged)
-        return [is_staged or next(stored) for is_staged in found]
+            found[number] |= place < len(staged) and staged[place].startswith(prefix)
+        return found
 
 
 def _fill(batch: WriteBatch, rows: Iterable[tuple[bytes, bytes | None]]) -> None:

@@ -2,22 +2,18 @@
 
 import errno
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, cast
 
-from rocksdict import Rdict
+from rocksdict import Rdict, RdictIter
 
 from store.errors import IndexUnreadable
-from store.log.errors import REPAIR_ADVICE
 
 _NO_DESCRIPTOR: Final = (os.strerror(errno.EMFILE), os.strerror(errno.ENFILE))
 
 
 class StoredRows:
-    """Reads a database. Each iterator raises IndexUnreadable when a block cannot be read or its checksum is wrong.
-
-    rocksdict's own iterators over pairs just end there, so wherever they end it is asked whether rows follow.
-    """
+    """Reads a database. Each iterator raises IndexUnreadable when a block cannot be read or its checksum is wrong."""
 
     def __init__(self, database: Rdict) -> None:
         self._database = database
@@ -26,12 +22,41 @@ class StoredRows:
         process must end, since other nodes have sound rows."""
 
     def first_from(self, begin: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the pairs from `begin` on, in key order."""
-        return self._checked(self._database, begin)
+        """Yield the pairs from `begin` on, in key order. What is committed meanwhile is seen behind the current pair.
+
+        The pairs of rocksdict, which cost least, just end at damage, so it is asked whether more follow.
+        """
+        try:
+            while True:
+                key: bytes | None = None
+                for pair in cast(Iterator[tuple[bytes, bytes]], self._database.items(from_key=begin)):
+                    yield pair
+                    key = pair[0]
+                rest = self._database.iter()
+                rest.seek(begin if key is None else key + b"\0")
+                rest.status()
+                if not rest.valid():
+                    return
+                if key is None:
+                    raise RuntimeError(f"the rows from {begin.hex()} on were left out")
+                begin = rest.key()
+        except Exception as error:  # rocksdict raises nothing narrower
+            raise self.unreadable(error) from error
 
     def snapshot(self) -> Iterator[tuple[bytes, bytes]]:
         """Return an iterator over every pair, in key order, as of this call."""
-        return self._checked(cast(Rdict, self._database.snapshot()), b"")
+        pairs = self._database.iter()
+        pairs.seek(b"")  # from here on it reads what there is now; a snapshot of rocksdict makes its iterators later
+        return self._onward(pairs)
+
+    def _onward(self, pairs: RdictIter) -> Iterator[tuple[bytes, bytes]]:
+        try:
+            while pairs.valid():
+                yield pairs.key(), pairs.value()
+                pairs.next()
+            pairs.status()
+        except Exception as error:
+            raise self.unreadable(error) from error
 
     def last_before(self, end: bytes, begin: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield the pairs of begin <= key < end, from the greatest key down."""
@@ -49,41 +74,24 @@ class StoredRows:
         except Exception as error:
             raise self.unreadable(error) from error
 
-    def beginning(self, prefixes: Iterable[bytes]) -> Iterator[bool]:
-        """Yield for each prefix whether a key begins with it."""
+    def beginning(self, prefixes: Sequence[bytes]) -> list[bool]:
+        """Return for each prefix whether a key begins with it."""
+        found: list[bool] = []
         try:
             pairs = self._database.iter()
             for prefix in prefixes:
                 pairs.seek(prefix)
-                found = pairs.valid()
-                if not found:
-                    pairs.status()
-                yield found and pairs.key().startswith(prefix)
+                pairs.status()
+                found.append(pairs.valid() and pairs.key().startswith(prefix))
         except Exception as error:
             raise self.unreadable(error) from error
-
-    def _checked(self, source: Rdict, begin: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the pairs of the database, or of its snapshot, from `begin` on; raise where they end too early."""
-        key = begin
-        try:
-            for pair in cast(Iterator[tuple[bytes, bytes]], source.items(from_key=begin)):
-                yield pair
-                key = pair[0]
-            rest = source.iter()
-            rest.seek(key)
-            if rest.valid():
-                rest.next()
-            rest.status()
-        except Exception as error:
-            raise self.unreadable(error) from error
-        if rest.valid() and rest.key() != key:
-            raise self.unreadable(RuntimeError(f"the rows after {key.hex()} are left out"))
+        return found
 
     def unreadable(self, error: Exception) -> IndexUnreadable:
         """Return the error to raise for an error of rocksdict, and tell of it."""
-        lacks_descriptor = any(each in str(error) for each in _NO_DESCRIPTOR)
-        advice = "Raise the limit of open files" if lacks_descriptor else REPAIR_ADVICE
-        found = IndexUnreadable(self._database.path(), str(error), advice, lacks_descriptor=lacks_descriptor)
+        text = str(error)
+        lacks_descriptor = any(each in text for each in _NO_DESCRIPTOR)
+        found = IndexUnreadable(self._database.path(), text, lacks_descriptor=lacks_descriptor)
         if not lacks_descriptor:
             self.on_unreadable(str(found))
         return found

@@ -14,7 +14,7 @@ from store.index import keys
 from store.index.index import Index
 from store.messages.block_location import BlockLocation
 from store.messages.log_references import Holder, LogReferences
-from store.messages.topics import Topic, Topics
+from store.messages.topics import FIRST_TOPIC_ID, Topic, Topics
 
 
 class _Value(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
@@ -78,7 +78,7 @@ class Queues:
         self._appended: dict[str, list[int]] = {}
         """Messages, and bytes of their blocks, that were appended since they were last asked for, by topic."""
         self.appended_messages = 0
-        """Number of messages that were appended since these queues were loaded. Not part of the state."""
+        """Number of messages that became visible in topics since these queues were loaded. Not part of the state."""
 
     def append(
         self,
@@ -117,7 +117,7 @@ class Queues:
 
     def _note_appended(self, topic: Topic, queue: int, count: int, row_bytes: int) -> None:
         self._grown[topic.name, queue] = None
-        self.appended_messages += count
+        self.appended_messages += count if topic.id >= FIRST_TOPIC_ID else 0
         appended = self._appended.get(topic.name)
         if appended is None:
             appended = self._appended[topic.name] = [0, 0]

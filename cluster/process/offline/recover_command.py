@@ -32,7 +32,7 @@ from cluster.process.offline.new_cluster import (
 )
 from raft.errors import ProtocolError
 from raft.membership import Configuration, Member, decode_configuration
-from store.errors import IndexDamaged, IndexOutdated
+from store.errors import IndexDamaged, IndexOutdated, IndexUnreadable
 from store.features import FEATURES, UnknownFeatureLevel
 from store.index.index import Index
 from store.log.base import LogBase, StoredBase, read_base
@@ -256,5 +256,5 @@ def _errors(data_dir: str) -> Iterator[None]:
         raise StartupError(ExitCode.WRONG_VERSION, f"data_dir {data_dir}: {error}") from None
     except DiskError as error:
         raise StartupError(ExitCode.DATA_DIR_UNUSABLE, f"data_dir {data_dir}: {error}") from error
-    except (LogError, IndexDamaged, IndexOutdated, ProtocolError) as error:
+    except (LogError, IndexDamaged, IndexOutdated, IndexUnreadable, ProtocolError) as error:
         raise StartupError(ExitCode.LOG_CORRUPT, f"data_dir {data_dir}: {error}") from error

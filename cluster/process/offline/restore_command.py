@@ -34,7 +34,7 @@ from cluster.process.offline.new_cluster import (
     uid_of,
 )
 from cluster.process.rebuild import remove_copy
-from store.errors import IndexDamaged
+from store.errors import IndexDamaged, IndexUnreadable
 from store.features import FEATURES, LevelOf, UnknownFeatureLevel
 from store.index.index import FORMAT as INDEX_FORMAT
 from store.index.index import Index
@@ -207,7 +207,7 @@ def _restore(wanted: Wanted, verified: Verified, file: BinaryIO) -> str:
         _write(wanted, verified, file, directory.path, cluster_uid)
         directory.rename_cluster(cluster_uid)
         directory.finish()
-    except (LogError, IndexDamaged, SnapshotRefused, BackupDamaged, OSError) as error:
+    except (LogError, IndexDamaged, IndexUnreadable, SnapshotRefused, BackupDamaged, OSError) as error:
         raise StartupError(
             ExitCode.DATA_DIR_UNUSABLE,
             f"data_dir {wanted.data_dir}: {error}. The directory is half restored, and no node starts on it: run the "

@@ -156,6 +156,23 @@ async def test_a_burst_of_connections_is_noticed_while_it_takes_the_descriptors(
     spares.close()
 
 
+async def test_looks_that_connections_cause_close_no_idle_ones(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A descriptor is free only a turn of the loop after its connection was closed: each look would close more."""
+    spares, connections, closed = SpareDescriptors(0), node.core.connections, list[int]()
+    guard = DescriptorGuard(node.core, spares)
+    monkeypatch.setattr(connections, "close_idle", closed.append)
+    monkeypatch.setattr("cluster.health.descriptor_guard.MISSING_MAX", 0)
+    with without_descriptors(left=0):
+        for _ in range(3 * NEW_PER_LOOK):
+            connections.has_descriptor()
+            assert not closed or connections.is_short
+        assert set(closed) == {1}, "one for each new connection"
+        guard.look()
+        assert closed[-1] == KEPT_FREE
+    guard.look()
+    assert closed[-1] == 0
+
+
 async def test_missing_descriptors_are_an_alarm_and_idle_clients_make_room(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -253,3 +253,23 @@ def test_an_object_store_is_left_to_the_command_for_it(tmp_path: Path) -> None:
     with pytest.raises(StartupError, match="keelmq backup fetch") as caught:
         command.restore_command("s3://a/b", *place, cluster_id=None, restore_id=None, segment_bytes=SEGMENT_BYTES)
     assert (caught.value.code, (tmp_path / "data").exists()) == (ExitCode.BAD_CONFIG, False)
+
+
+async def test_a_backup_is_of_its_beginning_whatever_is_written_while_it_is_read(tmp_path: Path) -> None:
+    """Also when it is written before the first rows are read, or sorts behind all others."""
+    (tmp_path / "old").mkdir()
+    fatal: list[str] = []
+    async with running_node(node_config(tmp_path / "old"), fatal) as node:
+        await node.wait(lambda: level_is_raised(node))
+        begun = await begin(node)
+        path, read = f"/v1/backups/{begun['backup_id']}", list[bytes]()
+        for number in range(2):  # the frame of the beginning, and one of the state
+            assert (await node.call("PUT", f"/v1/topics/z{number}", {"queues": 1})).status == 201
+            payload = {"messages": [{"body": "later", "queue": 0}]}
+            assert (await node.call("POST", f"/v1/topics/z{number}/messages", payload)).status == 200
+            read.append((await node.call("GET", f"{path}?frame={number}")).body)
+        read += await frames(node, path, len(read))
+    assert not fatal
+    assert restore(written(tmp_path / "one.backup", read), node_config(tmp_path)) == 0
+    async with running_node(node_config(tmp_path), []) as node:
+        assert (await node.call("GET", "/v1/topics/z0")).status == 404

@@ -366,3 +366,31 @@ def test_rocksdb_never_delays_a_write(index: Index) -> None:
         if number < STOP_FILES - 2:  # one more file, and RocksDB would have the flush wait for compactions
             index.flush()
     assert index._database.property_value("rocksdb.num-files-at-level0") == str(STOP_FILES - 2)
+
+
+def test_pairs_are_those_of_the_call_whatever_is_committed_before_and_between(index: Index) -> None:
+    for key in (b"r1", b"r5"):
+        index.put(key, b"before")
+    index.commit()
+    pairs = index.pairs()
+    for key in (b"r0", b"r5", b"z"):
+        index.put(key, b"after")
+    index.commit()
+    first = next(pairs)
+    index.put(b"zz", b"later")
+    index.delete(b"r1")
+    index.commit()
+    found = [pair for pair in (first, *pairs) if pair[0].startswith((b"r", b"z"))]
+    assert found == [(b"r1", b"before"), (b"r5", b"before")]
+
+
+def test_a_scan_goes_on_with_what_is_committed_behind_its_last_pair(index: Index) -> None:
+    index.put(b"r1", b"")
+    index.commit()
+    scan = index.scan(b"r", b"s")
+    assert next(scan)[0] == b"r1"
+    index.put(b"r2", b"")
+    index.commit()
+    index.put(b"z", b"")
+    index.commit()
+    assert [key for key, _ in scan] == [b"r2"]
