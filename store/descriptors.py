@@ -37,18 +37,22 @@ def count_free(enough: int) -> int:
 
 
 def are_free(count: int) -> bool:
-    """Return whether this process can open `count` files, without any spare descriptor: by its own limit, and whether
-    the system has one to give.
+    """Return whether this process can open `count` files, without any spare descriptor: first by its own limit, without
+    opening any, and then whether the system has as many to give. Costs 2 µs for each.
     """
     if count_free(count) < count:
         return False
+    held: list[int] = []
     try:
-        os.close(_take())
+        while len(held) < count:
+            held.append(_take())
     except OSError as error:
         if error.errno not in NO_DESCRIPTOR:
             raise
-        return False
-    return True
+    finally:
+        for each in held:
+            os.close(each)
+    return len(held) == count
 
 
 def _take() -> int:
@@ -93,12 +97,12 @@ class SpareDescriptors:
         """
         self._drop_unusable()
         needed = self._wanted + free
-        there = len(self._held) + count_free(needed - len(self._held))
+        there = len(self._held)
+        if are_free(1):  # otherwise the system may have none to give
+            there += count_free(needed - there)
         kept = min(self._wanted, max(there - free, min(there, _SPARES_MIN)))
         self._release(max(0, len(self._held) - kept))
         self._fill(kept)
-        if len(self._held) < kept or not are_free(1):  # the system has none to give
-            return needed - len(self._held)
         return needed - there
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from raft.distrust import LOST_ELSEWHERE, Distrust
 from raft.errors import ProtocolError
 from raft.library import now
 from raft.messages import SnapshotAck, SnapshotAnswer, SnapshotBegin, SnapshotChunk, SnapshotEnd, SnapshotReject
-from store.errors import IndexDamaged
+from store.errors import IndexDamaged, IndexUnreadable
 from store.index.index import FORMAT, Index
 from store.log.base import LogBase
 from store.log.commit_log import CommitLog
@@ -90,7 +90,7 @@ class SnapshotReceiver:
         if objection is None:
             try:
                 index = self._store.open_incoming()
-            except (IndexDamaged, DiskError) as error:
+            except (IndexDamaged, IndexUnreadable, DiskError) as error:
                 objection = f"it cannot be stored: {error}"
         if objection is not None:
             self._reject(peer, message, objection)

@@ -317,7 +317,7 @@ class Index:
         return True
 
     def _takes_writes(self) -> bool:
-        """Return whether RocksDB takes writes now. Raises DiskFull or DiskError when it never will again."""
+        """Return whether RocksDB takes writes now. Raises as `commit` does when it never will again."""
         return self._write(WriteBatch(raw_mode=True), self._at_once)
 
     def _write(self, batch: WriteBatch, options: WriteOptions) -> bool:
@@ -369,7 +369,7 @@ class Index:
     def begin_flush(self) -> bool:
         """Start a flush without waiting. Return False while an earlier flush is not done or compactions do not keep up,
         for which RocksDB would wait, while it takes no writes, when it would refuse, or while it could open no file.
-        Raises DiskFull or DiskError, once, when the earlier one has failed.
+        Raises DiskFull or DiskError, once, when the earlier one has failed, or IndexUnreadable.
         """
         database = self._database
         if self.is_flushing:

@@ -22,26 +22,19 @@ class StoredRows:
         process must end, since other nodes have sound rows."""
 
     def first_from(self, begin: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the pairs from `begin` on, in key order. What is committed meanwhile is seen behind the current pair.
+        """Yield the pairs from `begin` on, in key order. A pair that is committed meanwhile may be seen.
 
-        The pairs of rocksdict, which cost least, just end at damage, so it is asked whether more follow.
+        The pairs of rocksdict, which cost least, just end where they cannot be read; from there on it is asked.
         """
+        pair: tuple[bytes, bytes] | None = None
         try:
-            while True:
-                key: bytes | None = None
-                for pair in cast(Iterator[tuple[bytes, bytes]], self._database.items(from_key=begin)):
-                    yield pair
-                    key = pair[0]
-                rest = self._database.iter()
-                rest.seek(begin if key is None else key + b"\0")
-                rest.status()
-                if not rest.valid():
-                    return
-                if key is None:
-                    raise RuntimeError(f"the rows from {begin.hex()} on were left out")
-                begin = rest.key()
+            for pair in cast(Iterator[tuple[bytes, bytes]], self._database.items(from_key=begin)):
+                yield pair
         except Exception as error:  # rocksdict raises nothing narrower
             raise self.unreadable(error) from error
+        rest = self._database.iter()
+        rest.seek(begin if pair is None else pair[0] + b"\0")
+        yield from self._onward(rest)
 
     def snapshot(self) -> Iterator[tuple[bytes, bytes]]:
         """Return an iterator over every pair, in key order, as of this call."""
@@ -88,7 +81,9 @@ class StoredRows:
         return found
 
     def unreadable(self, error: Exception) -> IndexUnreadable:
-        """Return the error to raise for an error of rocksdict, and tell of it."""
+        """Return the error to raise for an error of rocksdict, and tell of it. Raises any other error itself."""
+        if type(error) is not Exception:  # what is no error of reading: the database is closed, memory is short
+            raise error
         text = str(error)
         lacks_descriptor = any(each in text for each in _NO_DESCRIPTOR)
         found = IndexUnreadable(self._database.path(), text, lacks_descriptor=lacks_descriptor)

@@ -14,7 +14,7 @@ from store.index import keys
 from store.index.index import Index
 from store.messages.block_location import BlockLocation
 from store.messages.log_references import Holder, LogReferences
-from store.messages.topics import FIRST_TOPIC_ID, Topic, Topics
+from store.messages.topics import SYSTEM_TOPICS, Topic, Topics
 
 
 class _Value(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
@@ -77,8 +77,8 @@ class Queues:
         """Queues that grew, by topic and number: a dict used as a set, in the order of their first growth."""
         self._appended: dict[str, list[int]] = {}
         """Messages, and bytes of their blocks, that were appended since they were last asked for, by topic."""
-        self.appended_messages = 0
-        """Number of messages that became visible in topics since these queues were loaded. Not part of the state."""
+        self._taken_messages = 0
+        """Number of messages of which `take_appended` has told, without those of the system's topics."""
 
     def append(
         self,
@@ -117,17 +117,24 @@ class Queues:
 
     def _note_appended(self, topic: Topic, queue: int, count: int, row_bytes: int) -> None:
         self._grown[topic.name, queue] = None
-        self.appended_messages += count if topic.id >= FIRST_TOPIC_ID else 0
         appended = self._appended.get(topic.name)
         if appended is None:
             appended = self._appended[topic.name] = [0, 0]
         appended[0] += count
         appended[1] += row_bytes
 
+    @property
+    def appended_messages(self) -> int:
+        """Number of messages that became visible in topics since these queues were loaded. Not part of the state."""
+        return self._taken_messages + sum(
+            messages for topic, (messages, _) in self._appended.items() if topic not in SYSTEM_TOPICS
+        )
+
     def take_appended(self) -> dict[str, list[int]]:
         """Return how many messages, and how many bytes of blocks, were appended to each topic since the last call. Not
         part of the state: it counts what this process has applied.
         """
+        self._taken_messages = self.appended_messages
         appended, self._appended = self._appended, {}
         return appended
 

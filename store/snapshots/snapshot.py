@@ -10,7 +10,7 @@ import struct
 from hashlib import blake2b
 from typing import Final
 
-from store.errors import IndexDamaged
+from store.errors import IndexDamaged, IndexUnreadable
 from store.index.index import FORMAT, Index
 from store.log.base import LogBase
 from store.state.machine import applied_state
@@ -112,7 +112,7 @@ class SnapshotWriter:
 
     def is_durable(self) -> bool:
         """Return whether what was added is on disk; it is being brought there from the first call on, and nothing may
-        be added after it. Raises DiskError.
+        be added after it. Raises DiskError or IndexUnreadable.
         """
         index = self._index
         if not self._is_flushing:
@@ -129,7 +129,7 @@ class SnapshotWriter:
             raise SnapshotRefused(f"{self.pairs_written} pairs of {pairs} with another checksum")
         try:
             applied = applied_state(self._index)
-        except (ValueError, IndexDamaged) as error:
+        except (ValueError, IndexDamaged, IndexUnreadable) as error:
             raise SnapshotRefused(f"its state cannot be read: {error}") from error
         if (applied.index, applied.state_hash) != (index, state_hash):
             raise SnapshotRefused(

@@ -128,7 +128,13 @@ def _backups(host: str, target: str, *, has_token: bool) -> dict[str, Any]:
     ]
     state = "{{ 'restarted' if keelmq_schedule.changed else 'started' }}"
     tasks = [
-        _directory("the backups", target, "0700", "keelmq"),
+        {
+            "name": "Look for the directory of the backups",
+            "ansible.builtin.stat": {"path": target},
+            "register": "keelmq_backups",
+        },
+        # One that is there, such as a share, keeps its owner.
+        {**_directory("the backups", target, "0700", "keelmq"), "when": "not keelmq_backups.stat.exists"},
         _directory("the schedule", f"{units}/{timer}.d", "0755", "root"),
         *(
             {

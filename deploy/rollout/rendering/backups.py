@@ -17,7 +17,11 @@ from deploy.rollout.rendering.parts import Parts
 KEELMQ: Final = "/opt/keelmq/bin/keelmq"
 TOKEN: Final = "backup_token"  # noqa: S105
 AUTHORITY: Final = "ca.crt"
+BACKUP_END: Final = "-[0-9]+-[0-9]+T[0-9]+Z[.]backup"
+"""Expression for the name of a backup behind its cluster: others in the directory are nobody's to remove."""
 JOB_NAME_CHARACTERS_MAX: Final = 52
+JOB_S_MAX: Final = 6 * 3600
+"""Seconds after which a job has failed that cannot start, or makes no end: it holds up those after it."""
 SCHEDULES: Final = {"hourly": "7 * * * *", "daily": "7 3 * * *"}
 """Times of Kubernetes: minutes at which less begins than at full hours."""
 _SECRETS: Final = "/run/keelmq"
@@ -107,6 +111,7 @@ def environment(inventory: Inventory, source: Source, etc: str) -> bytes:
     values = {"KEELMQ_SERVERS": source.servers}
     names = {TOKEN: "KEELMQ_TOKEN_FILE", AUTHORITY: "KEELMQ_CA_FILE"}
     values |= {names[name]: f"{etc}/{name}" for name in source.files}
+    values |= {"BACKUP_CLUSTER": inventory.file.cluster.id}
     values |= {"BACKUP_TARGET": _place(backup), "BACKUP_KEEP_DAYS": str(backup.keep_days)}
     return "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items()).encode()
 
@@ -138,6 +143,7 @@ def cron_job(
             "failedJobsHistoryLimit": 3,
             "jobTemplate": {
                 "spec": {
+                    "activeDeadlineSeconds": JOB_S_MAX,
                     "backoffLimit": 2,
                     "template": {
                         "metadata": {"labels": {"app.kubernetes.io/name": "keelmq-backup", **labels}},
@@ -176,7 +182,9 @@ def _containers(inventory: Inventory, source: Source, job: str) -> dict[str, Any
         return {"containers": [_container(inventory, "create", create, mounts)], "volumes": volumes}
     kept = {"name": "backups", "mountPath": backup.target.rstrip("/")}
     volumes.append({"name": "backups", "persistentVolumeClaim": {"claimName": f"{job}s"}})
-    old = ["-maxdepth", "1", "-name", "*.backup", "-mtime", f"+{backup.keep_days}", "-delete"]
+    of_cluster = f".*/{inventory.file.cluster.id}{BACKUP_END}"
+    old = ["-maxdepth", "1", "-type", "f", "-regextype", "posix-extended", "-regex", of_cluster]
+    old += ["-mtime", f"+{backup.keep_days}", "-delete"]
     return {
         # Old ones are removed once the new one is whole: a first container that fails keeps the second from its start.
         "initContainers": [_container(inventory, "create", create, [*mounts, kept])],

@@ -1,6 +1,8 @@
 """Backups on schedule: units of systemd, a play that installs them, and a CronJob, all held to the command itself."""
 
+import os
 import shlex
+import subprocess
 import tomllib
 from configparser import ConfigParser
 from pathlib import Path
@@ -94,9 +96,35 @@ def test_the_service_runs_a_command_that_exists_and_the_timer_runs_the_service()
     assert removing[1] == "${BACKUP_TARGET}"
     assert removing[-2:] == ["+${BACKUP_KEEP_DAYS}", "-delete"]
     given = dict(each.split("=", 1) for each in shlex.split(service["Environment"]))
-    assert given == {"BACKUP_TARGET": "/var/lib/keelmq-backups/%i/", "BACKUP_KEEP_DAYS": "30"}
+    expected = {"BACKUP_CLUSTER": "%i", "BACKUP_TARGET": "/var/lib/keelmq-backups/%i/", "BACKUP_KEEP_DAYS": "30"}
+    assert given == expected
     assert service["StateDirectory"] == "keelmq-backups/%i"
     assert unit("keelmq-backup@.timer")["Timer"]["OnCalendar"] == "hourly"
+
+
+@pytest.mark.parametrize("platform", ["systemd", "kubernetes"])
+def test_old_backups_of_this_cluster_are_removed_and_no_other_files(tmp_path: Path, platform: str) -> None:
+    old, kept = "shop-48211-20260504T091244305Z.backup", tmp_path / "kept"
+    others = ("shop-2-113-20260504T091244305Z.backup", "other-1-20260504T091244305Z.backup", "mysql-full.backup")
+    new = "shop-99999-20260504T091244305Z.backup"
+    (kept / "below").mkdir(parents=True)
+    for name in (old, new, *others, f"below/{old}"):
+        (kept / name).touch()
+        if name != new:
+            os.utime(kept / name, (0, 0))
+    if platform == "systemd":
+        text = unit("keelmq-backup@.service")["Service"]["ExecStartPost"]
+        for name, value in (("CLUSTER", "shop"), ("TARGET", f"{kept}/"), ("KEEP_DAYS", "30")):
+            text = text.replace(f"${{BACKUP_{name}}}", value)
+        command = text.split()  # as systemd does, which expands no patterns
+    else:
+        job = documents(rendered(tmp_path, "kubernetes", pods_text() + BACKUP))["CronJob/shop-backup"]
+        pod = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+        program, _, *options = pod["containers"][0]["command"]
+        command = [program, f"{kept}/", *options]
+    subprocess.run(command, check=True)
+    found = {str(path.relative_to(kept)) for path in kept.rglob("*.backup")}
+    assert found == {new, *others, f"below/{old}"}
 
 
 @pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
@@ -220,7 +248,7 @@ class TestAnsible:
         given = dict(
             shlex.split(line)[0].split("=", 1) for line in files["config/backup"].content.decode().splitlines()
         )
-        used = set(given) - {"BACKUP_TARGET", "BACKUP_KEEP_DAYS"}
+        used = {name for name in given if not name.startswith("BACKUP_")}
         read = {each.envvar for command in command_of(["backup", "create"]) for each in command.params}
         assert used <= read, "variables that the command reads"
         assert given["KEELMQ_TOKEN_FILE"] in {each["dest"].replace("{{ keelmq_cluster }}", "shop") for each in copies}

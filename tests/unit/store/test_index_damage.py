@@ -1,14 +1,17 @@
 """Damaged rows of the index are an error for whoever reads them, and never look like the end of the rows."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rocksdict import DbClosedError, Rdict
 
 from store.errors import IndexUnreadable
 from store.index.index import Index
 from store.log.errors import DiskError
+from tests.descriptors import without_descriptors
 
 ROWS = 4000
 KEYS = [b"r%05d" % number for number in range(ROWS)]
@@ -77,6 +80,53 @@ def test_a_compaction_that_meets_a_damaged_block_is_told_by_the_next_write(path:
     assert len(told) == 1
     with pytest.raises(DiskError):
         index.close()
+
+
+class WithoutDescriptors:
+    """A database whose iterators over pairs find no descriptor for a file of the table."""
+
+    def __init__(self, database: Rdict) -> None:
+        self._database = database
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
+
+    def items(self, from_key: bytes) -> Iterator[Any]:
+        with without_descriptors():
+            return iter(list(self._database.items(from_key=from_key)))
+
+
+def test_a_want_of_descriptors_that_is_over_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(tmp_path / "index")
+    monkeypatch.setattr("store.index.rocksdb_options.OPEN_FILES_MAX", 20)  # so that a table's file may be closed
+    index = Index.open(path)
+    for number in range(60):
+        index.put_all([(b"r%02d-%d" % (number, each), b"x" * 100) for each in range(50)])
+        index.commit()
+        index.flush()
+        if number == 30:
+            index._database.compact_range(None, None)
+    index.close()
+    index, told = Index.open(path), list[str]()
+    index.rows.on_unreadable = told.append
+    monkeypatch.setattr(index.rows, "_database", WithoutDescriptors(index._database))
+    assert len(list(index.scan(b"r", b"s"))) == 60 * 50
+    assert not told
+    monkeypatch.undo()
+    index.close()
+
+
+def test_a_read_after_the_end_is_no_damage(path: Path) -> None:
+    index, told = Index.open(str(path)), list[str]()
+    index.rows.on_unreadable = told.append
+    scan = index.scan(b"r", b"s")
+    next(scan)
+    index.close()
+    with pytest.raises(DbClosedError):
+        index.get(KEYS[0])
+    with pytest.raises(DbClosedError):
+        list(scan)
+    assert not told
 
 
 def test_pairs_of_rocksdict_just_end_at_a_damaged_block(path: Path) -> None:
