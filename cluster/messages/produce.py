@@ -196,7 +196,7 @@ async def checked_batch(
         batch.encoding,
         batch.uncompressed_bytes,
         *visible(batch, where),
-        attributes.hashes_of(messages),
+        await attributes.hashes_of(messages),
     )
     return Batch(header, batch.block)
 
@@ -241,7 +241,7 @@ async def json_batches(
             len(block),
             deliver_at_ms=when.deliver_at_ms,
             delay_ms=when.delay_ms,
-            keys=attributes.hashes_of(built),
+            keys=await attributes.hashes_of(built),
         )
         batches.append(JsonBatch(Batch(header, block), built, ordinals))
         await attributes.pace.step()
