@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 from unittest import mock
+from weakref import WeakSet
 
 from rocksdict import Options
 
@@ -165,27 +166,38 @@ class MemoryBatch:
 
 
 class MemoryIterator:
-    """A replacement of `rocksdict.RdictIter`, which walks downwards and does not survive a write either."""
+    """A replacement of `rocksdict.RdictIter`. One that was placed with `seek` keeps what it sees, whatever is written
+    later; one that walks downwards does not survive a write.
+    """
 
     def __init__(self, database: "MemoryDatabase") -> None:
-        self._database, self._keys, self._writes = database, database._keys, database._writes
+        self._database, self._keys, self._values = database, database._keys, database._values
+        self._writes: int | None = database._writes
         self._place = -1
+
+    def seek(self, key: bytes) -> None:
+        self._place = bisect_left(self._keys, key)
+        self._writes = None
+        self._database._pinned.add(self)
 
     def seek_for_prev(self, key: bytes) -> None:
         self._place = bisect_right(self._keys, key) - 1
+
+    def next(self) -> None:
+        self._place += 1
 
     def prev(self) -> None:
         self._place -= 1
 
     def valid(self) -> bool:
-        assert self._writes == self._database._writes, "written to while it was read"
-        return self._place >= 0
+        assert self._writes in (None, self._database._writes), "written to while it was read"
+        return 0 <= self._place < len(self._keys)
 
     def key(self) -> bytes:
         return self._keys[self._place]
 
     def value(self) -> bytes:
-        return self._database._values[self._keys[self._place]]
+        return self._values[self._keys[self._place]]
 
     def status(self) -> None:
         """Do nothing, because memory can be read."""
@@ -199,6 +211,7 @@ class MemoryDatabase:
         self._values = dict(flushed.setdefault(name, {}))
         self._keys = sorted(self._values)
         self._writes = 0
+        self._pinned: WeakSet[MemoryIterator] = WeakSet()
 
     def get(self, key: bytes) -> bytes | None:
         return self._values.get(key)
@@ -212,11 +225,6 @@ class MemoryDatabase:
 
     def iter(self) -> "MemoryIterator":
         return MemoryIterator(self)
-
-    def snapshot(self) -> "MemoryDatabase":
-        copy = MemoryDatabase({}, "")
-        copy._values, copy._keys = dict(self._values), list(self._keys)
-        return copy
 
     def property_int_value(self, name: str) -> int:
         return {
@@ -232,6 +240,9 @@ class MemoryDatabase:
 
     def write(self, batch: MemoryBatch, options: object) -> None:
         self._writes += 1
+        if self._pinned:
+            self._values, self._keys = dict(self._values), list(self._keys)
+            self._pinned.clear()
         values, keys = self._values, self._keys
         for begin, end in batch.ranges:
             first, last = bisect_left(keys, begin), bisect_left(keys, end)
