@@ -189,7 +189,7 @@ MUTANTS = (
     mutant(17, Swap(Pops, "_ack", forgets_an_acknowledgement)),
     mutant(17, Swap(Leases, "find", goes_by_the_entry_alone)),
     mutant(17, Swap(Pops, "_shrink", forgets_acknowledgements_with_their_lease)),
-    mutant(17, Swap(Pops, "_hold", gives_no_more_time)),
+    mutant(17, Swap(Pops, "_extend", gives_no_more_time)),
     mutant(17, Swap(Redeliveries, "give_back_popped", gives_back_two_times)),
     mutant(17, Swap(Groups, "_refuse_popped", lets_members_in)),
     mutant(17, Swap(Leases, "__init__", forgets_what_is_held_at_a_restart)),

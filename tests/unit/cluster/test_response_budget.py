@@ -179,7 +179,7 @@ def test_the_limits_are_documented() -> None:
     assert f"{RESPONSE_BYTES_MAX >> 20} MiB of responses" in text
     assert f"{HTTP_CONNECTIONS_MAX:,} connections" in text
     assert f"leaves beside {FILES_RESERVED + RESERVED_CONNECTIONS + HEARD_MAX}" in text
-    assert f"{RESERVED_CONNECTIONS} of these at a time" in text
+    assert f"{RESERVED_CONNECTIONS} of these may be open at a time" in text
     assert f"at most {ADMINISTRATION_BODY_BYTES_MAX >> 10} KiB" in text
     assert f"{ADMINISTRATION_BYTES >> 20} MiB more" in text
     assert f"Bodies over {WITHOUT_TURN_BYTES_MAX >> 10} KiB of one address" in text
