@@ -93,7 +93,7 @@ class SpareDescriptors:
 
     def renew(self, free: int = KEPT_FREE) -> int:
         """Hold what was lent again, and leave `free` descriptors free. Return how many are missing for that; what there
-        is, is shared then. Never takes those that others may need meanwhile.
+        is, is shared then. Takes one of the free ones for a moment, to ask the system, and never all of them.
         """
         self._drop_unusable()
         needed = self._wanted + free

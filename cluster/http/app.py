@@ -292,8 +292,10 @@ def _foreign_problem(error: Exception) -> Problem | None:
     """Return the problem for an error of the disk or of the HTTP server; None for other errors."""
     if isinstance(error, DiskFull) and error.is_for_want_of_descriptors:
         return Problem("overloaded", f"{error}; raise the limit of open files of the leader")
+    if isinstance(error, IndexUnreadable) and error.lacks_descriptor:
+        return Problem("overloaded", f"{error}; raise the limit of open files of this node")
     if isinstance(error, IndexUnreadable):
-        return Problem("overloaded" if error.lacks_descriptor else "internal", str(error))
+        return Problem("internal", f"{error}; this node ends, ask another one")
     if isinstance(error, DiskFull):
         return Problem("disk_full", f"{error}; make room on the leader's disk")
     if isinstance(error, web.HTTPMethodNotAllowed):

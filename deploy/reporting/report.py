@@ -94,7 +94,7 @@ class Report:
             ):
                 yield
         else:
-            with self._lines(lambda: self.event(line())):
+            with self.every(self._line_every_s, lambda: self.event(line())):
                 yield
         if state is not str and (panel is None or not self._terminal):
             self.event(line())
@@ -129,12 +129,12 @@ class Report:
         return time.monotonic() - self._begun_s
 
     @contextlib.contextmanager
-    def _lines(self, tick: Callable[[], None]) -> Iterator[None]:
-        """Call `tick` every `line_every_s` from a thread within the block, also while the block computes or waits."""
+    def every(self, seconds: float, tick: Callable[[], None]) -> Iterator[None]:
+        """Call `tick` every `seconds` from a thread within the block, also while the block computes or waits."""
         over = threading.Event()
 
         def run() -> None:
-            while not over.wait(self._line_every_s):
+            while not over.wait(seconds):
                 tick()
 
         thread = threading.Thread(target=run, name="report-lines", daemon=True)

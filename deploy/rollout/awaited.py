@@ -28,17 +28,17 @@ Limit = Callable[[float], str]
 class _Call:
     """A call that has not been answered."""
 
-    def __init__(self, node: Node, what: str, limit: Limit) -> None:
+    def __init__(self, node: Node, action: str, limit: Limit) -> None:
         self.begun_s = time.monotonic()
         self.told_s: float | None = None
-        self._node, self._what, self._limit = node, what, limit
+        self._node, self._action, self._limit = node, action, limit
 
     def is_due(self, now_s: float) -> bool:
         return self.told_s is None or now_s - self.told_s >= AGAIN_S
 
     def text(self, now_s: float) -> str:
         waited_s = now_s - self.begun_s
-        return f"node {self._node.id} ({self._node.host}): {self._what} for {waited_s:.0f} s, {self._limit(waited_s)}"
+        return f"node {self._node.id} ({self._node.host}): {self._action} for {waited_s:.0f} s, {self._limit(waited_s)}"
 
 
 class Awaited:
@@ -49,9 +49,9 @@ class Awaited:
         self._calls: list[_Call] = []
 
     @contextlib.contextmanager
-    def call(self, node: Node, what: str, limit: Limit) -> Iterator[None]:
+    def call(self, node: Node, action: str, limit: Limit) -> Iterator[None]:
         """Note within the block that the node or its host is waited for."""
-        call = _Call(node, what, limit)
+        call = _Call(node, action, limit)
         with self._lock:
             self._calls.append(call)
         try:
@@ -63,23 +63,16 @@ class Awaited:
     @contextlib.contextmanager
     def told(self, report: Report) -> Iterator[None]:
         """Tell the report within the block what is waited for, whenever it has been silent for SILENCE_S."""
-        over = threading.Event()
 
-        def run() -> None:
-            while not over.wait(TICK_S):
-                if report.silent_s() >= SILENCE_S and (text := self.text()):
-                    report.event(text)
+        def tell() -> None:
+            if report.silent_s() >= SILENCE_S and (text := self.text()):
+                report.event(text)
 
-        thread = threading.Thread(target=run, name="awaited", daemon=True)
-        thread.start()
-        try:
+        with report.every(TICK_S, tell):
             yield
-        finally:
-            over.set()
-            thread.join()
 
     def text(self) -> str:
-        """Return what to say now, empty if there is nothing new."""
+        """Return the line that is due, empty if there is nothing new."""
         now_s = time.monotonic()
         with self._lock:
             calls = [each for each in self._calls if now_s - each.begun_s >= CALL_S_MIN]

@@ -229,8 +229,9 @@ class Host:
                 return f"ssh waits at most {CONNECT_TIMEOUT_S} s for a connection"
             if longest_s is not None:
                 return f"at most {longest_s:.0f} s"
-            lost = f"{ALIVE_COUNT * ALIVE_INTERVAL_S} s after its last sign of life"
-            return f"until its end{f', or {lost}' if is_remote else ''}"
+            if is_remote:
+                return f"until its end, or {ALIVE_COUNT * ALIVE_INTERVAL_S} s after its last sign of life"
+            return "until its end"
 
         return AWAITED.call(self.node, action, limit)
 

@@ -370,7 +370,7 @@ class Groups(GroupQueries):
             selected = selecting(group.record.filters, topic.name) if member_id is not None else None
             client, filter = client_of(group, member_id) or None, self._outcomes.filter(selected)
             ack = Event("ACK", None, topic.name, queue, begin, end, group.name, client, filter=filter)
-            self._outcomes.add(ack)
+            self._outcomes.add_ack(ack)
 
     def _fence(self, command: CommitOffsets | GiveBack) -> tuple[Group | None, set[TopicQueue] | None]:
         """Return the group, and the queues assigned to the member; None for the queues of a group without members,

@@ -266,7 +266,7 @@ class Pops:
         assert topic is not None, "what is held of a topic is revoked with it"
         client = lease.client_id or None
         for begin, end in _runs(newly):
-            self._outcomes.add(Event("ACK", None, topic.name, lease.queue, begin, end, group, client))
+            self._outcomes.add_ack(Event("ACK", None, topic.name, lease.queue, begin, end, group, client))
 
     def _extend(self, key: LeaseKey, lease: Lease, offset: int, due_ms: int, at: At) -> None:
         """Extend the lease of one message to `due_ms`. The message gets a lease of its own if its lease has other

@@ -24,7 +24,8 @@ class StoredRows:
     def first_from(self, begin: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield the pairs from `begin` on, in key order. A pair that is committed meanwhile may be seen.
 
-        The pairs of rocksdict, which cost least, just end where they cannot be read; from there on it is asked.
+        The pairs of rocksdict, which cost least, just end where they cannot be read. An iterator goes on behind them,
+        which tells its status.
         """
         pair: tuple[bytes, bytes] | None = None
         try:

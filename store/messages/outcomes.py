@@ -111,6 +111,10 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Outcome).decode
 
 
+def _messages_of(event: Event) -> int:
+    return (event.offset_end or 0) - (event.offset or 0)
+
+
 class Outcomes:
     """Collects the events of the entry that is being applied, and keeps the rows of earlier entries in the index."""
 
@@ -120,10 +124,15 @@ class Outcomes:
         self._filters: dict[str, int] = {}
         self._principals: list[tuple[str, int, int]] = []
         self.acknowledged_messages = 0
-        """Number of messages that groups acknowledged in stored rows since these were loaded. Not part of the state."""
+        """Number of messages that groups acknowledged since these outcomes were loaded. Not part of the state."""
 
     def add(self, event: Event) -> None:
         self._events.append(event)
+
+    def add_ack(self, event: Event) -> None:
+        """Add an event of type ACK, and count its messages."""
+        self._events.append(event)
+        self.acknowledged_messages += _messages_of(event)
 
     def add_all(self, events: Iterable[Event]) -> None:
         self._events.extend(events)
@@ -138,6 +147,7 @@ class Outcomes:
 
     def undo(self, mark: int) -> None:
         """Forget the events added since `mark`, because their command was refused."""
+        self.acknowledged_messages -= sum(_messages_of(each) for each in self._events[mark:] if each.type == "ACK")
         del self._events[mark:]
 
     def name(self, principal: str, mark: int) -> None:
@@ -150,8 +160,6 @@ class Outcomes:
         if self._events:
             outcome = Outcome(term, clock_ms, tuple(self._events), tuple(self._filters), tuple(self._principals))
             self._index.put(keys.outcome(raft_index), _encode(FEATURES.at(outcome, feature_level)))
-            acks = [(each.offset_end or 0) - (each.offset or 0) for each in self._events if each.type == "ACK"]
-            self.acknowledged_messages += sum(acks)
             self._events.clear()
             self._filters.clear()
             self._principals.clear()
