@@ -39,11 +39,11 @@ class Comparison(NamedTuple):
 class _Tree:
     """A tree's worker process, which owns three nodes of that tree."""
 
-    def __init__(self, tree: Path, seconds: float, directory: Path, protection: str) -> None:
+    def __init__(self, tree: Path, directory: Path, protection: str) -> None:
         python = tree / ".venv/bin/python"
         if not python.exists():
             raise BesideError(f"{tree} has no .venv/bin/python: run `make setup` there first")
-        command = [str(python.absolute()), beside_worker.__file__, str(seconds), str(directory), protection]
+        command = [str(python.absolute()), beside_worker.__file__, str(directory), protection]
         self._tree = tree
         self._process = subprocess.Popen(
             command, cwd=tree, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -57,11 +57,19 @@ class _Tree:
         self._process.terminate()  # also in the middle of a load; it stops its nodes
         self._process.communicate()
 
-    def measure(self, load: str) -> float:
-        """Return the figure of one turn of the load. Raises BesideError when the worker ends."""
+    def measure(self, load: str, seconds: float, report: Report) -> float:
+        """Return the figure of one turn of the load, never 0: a turn that is too short for this machine is said and
+        repeated in twice the time. Raises BesideError when the worker ends, as it does when calls fail.
+        """
+        while not (figure := self._turn(load, seconds)):
+            report.event(f"  {load}: nothing was acknowledged within {seconds:g} s; again with twice the time")
+            seconds *= 2
+        return figure
+
+    def _turn(self, load: str, seconds: float) -> float:
         stdin = self._process.stdin
         if stdin is not None:
-            print(load, file=stdin, flush=True)
+            print(load, seconds, file=stdin, flush=True)
         return self._figure()
 
     def _figure(self) -> float:
@@ -84,15 +92,15 @@ def compare(
     comparisons = [Comparison(load, [], []) for load in beside_worker.LOADS]
     report.step(f"three nodes of {other}, three nodes of this tree")
     with (
-        _Tree(other, seconds, directory, "open") as theirs,
-        _Tree(Path.cwd(), seconds, directory, protection) as ours,
+        _Tree(other, directory, "open") as theirs,
+        _Tree(Path.cwd(), directory, protection) as ours,
     ):
         for number in range(rounds):
             report.step(f"round {number + 1} of {rounds}")
             for each in comparisons:
                 turns = [(ours, each.ours), (theirs, each.theirs)]
                 for tree, figures in turns if number % 2 else reversed(turns):
-                    figures.append(tree.measure(each.load))
+                    figures.append(tree.measure(each.load, seconds, report))
                 report.event(f"  {each.load}: {each.ours[-1]:,.2f} and {each.theirs[-1]:,.2f}")
     return comparisons
 

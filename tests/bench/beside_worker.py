@@ -2,8 +2,8 @@
 
 It is run by the Python of that tree, which may be an earlier version: it uses no more of that tree than `BenchCluster`,
 `floor` and the SDK's calls, which every tree since 0.1.0 has. The loads are those beside this file, so that both trees
-are sent the same bodies. It reads a name of LOADS per line, and prints a line that begins with PREFIX and holds a JSON
-number.
+are sent the same bodies. It reads a name of LOADS and a number of seconds per line, and prints a line that begins with
+PREFIX and holds a JSON number.
 """
 
 import asyncio
@@ -111,7 +111,7 @@ def _prepare(cluster: BenchCluster, directory: Path, protection: str) -> None:
 def main() -> None:
     """Measure until standard input ends or SIGTERM comes; the nodes end with it."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    seconds, parent, protection = float(sys.argv[1]), sys.argv[2], sys.argv[3]
+    parent, protection = sys.argv[1:]
     with tempfile.TemporaryDirectory(prefix="nodes-", dir=parent) as directory:
         cluster = _cluster(Path(directory), protection)
         try:
@@ -119,7 +119,8 @@ def main() -> None:
             _prepare(cluster, Path(directory), protection)
             print(PREFIX + "0", flush=True)
             for line in sys.stdin:
-                print(PREFIX + json.dumps(asyncio.run(LOADS[line.strip()](cluster.urls, seconds))), flush=True)
+                name, seconds = line.split()
+                print(PREFIX + json.dumps(asyncio.run(LOADS[name](cluster.urls, float(seconds)))), flush=True)
         finally:
             cluster.close()
 

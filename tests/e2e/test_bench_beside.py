@@ -40,7 +40,7 @@ def nodes_below(directory: Path) -> list[int]:
 def test_each_load_is_measured_in_both_trees_and_no_node_stays(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.symlink_to(ROOT)
-    arguments = command(tmp_path, other, "--rounds", "1", "--seconds", "0.2")
+    arguments = command(tmp_path, other, "--rounds", "1", "--seconds", "0.02")
     done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=RUN_PATIENCE_S)
     assert done.returncode == 0, done.stdout + done.stderr
     figures = result_of(done.stdout)["figures"]
