@@ -140,7 +140,7 @@ class MessageApi:
         return json_response(FoundMessagesView(messages=found))
 
     async def trace(self, request: web.Request) -> web.Response:
-        traces = [await self._trace(place) async for place, _ in self._find(request)]
+        traces = [await self._trace(request, place) async for place, _ in self._find(request)]
         if not traces:
             raise message_not_found(request.match_info["message_id"])
         return json_response(TracesView(message_id=request.match_info["message_id"], traces=traces))
@@ -164,12 +164,15 @@ class MessageApi:
                 if not left:
                     return
 
-    async def _trace(self, place: MessagePlace) -> TraceView:
+    async def _trace(self, request: web.Request, place: MessagePlace) -> TraceView:
+        access = self._core.access
         found: list[tuple[TraceEvent, TraceEventView]] = []
         pace = Pace()
         for event in self._core.state.trace_steps(place):
             if event is None:
                 await pace.step()
+                continue
+            if event.group is not None and not access.may(request, "describe", permissions.group(event.group)):
                 continue
             with contextlib.suppress(LogTruncated):  # the message expired meanwhile, and the entry was removed
                 found.append((event, self._event_view(event)))
@@ -185,6 +188,7 @@ class MessageApi:
             offset=or_unset(place.offset),
             batch_id=place.batch_id,
             state=place.state,
+            groups_left_out=not access.may_all(request, "describe", "group"),
             events=views,
         )
 

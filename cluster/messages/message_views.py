@@ -104,11 +104,16 @@ class TraceEventView(Response, kw_only=True, frozen=True):
 
 
 class TraceView(Response, kw_only=True, frozen=True):
+    """The history of a message. `groups_left_out` is true when the caller may not describe all consumer groups: what
+    others did with the message was left out, whether they did anything or not.
+    """
+
     topic: str
     queue: int
     offset: int | UnsetType = UNSET
     batch_id: str
     state: MessageState
+    groups_left_out: bool
     events: list[TraceEventView]
 
 

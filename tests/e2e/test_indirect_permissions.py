@@ -25,6 +25,28 @@ def test_a_guessed_handle_moves_no_message_of_a_topic_that_may_not_be_read(clust
     assert [each["outcome"] for each in ok(mine)["results"]] == ["handle_expired", "acked"]
 
 
+def test_a_trace_names_no_group_that_may_not_be_described(cluster: ClusterProcess) -> None:
+    leader = cluster.wait_leader()
+    ok(leader.request("PUT", "/v1/topics/traced", payload={"queues": 1}))
+    ok(leader.request("POST", "/v1/topics/traced/messages", payload={"messages": [{"body": "x", "message_id": "t-1"}]}))
+    for group in ("traced-mine", "traced-hidden"):
+        held = ok(leader.request("POST", f"/v1/groups/{group}/pop", payload={"topic": "traced", "max_messages": 1}))
+        given_back = {"receipt_handle": held["messages"][0]["receipt_handle"], "invisible_ms": 1_000}
+        ok(leader.request("POST", f"/v1/groups/{group}/pop/invisible", payload=given_back))
+    one, every = (rule("describe", on=f"group:{groups}") for groups in ("traced-mine", "*"))
+    for user, groups, left_out in (
+        (someone(leader, rule("read", on="topic:traced"), one), {"traced-mine"}, True),
+        (someone(leader, rule("read", on="topic:traced")), set[str](), True),
+        (someone(leader, rule("read", on="topic:traced"), every), {"traced-mine", "traced-hidden"}, False),
+    ):
+        reply = leader.request("GET", "/v1/messages/t-1/trace", headers=bearer(user.token))
+        (trace,) = ok(reply)["traces"]
+        assert {each["group"] for each in trace["events"] if "group" in each} == groups
+        assert trace["groups_left_out"] is left_out
+        assert trace["events"][0]["event"] == "produced"
+        assert ("hidden" in str(trace)) is ("traced-hidden" in groups)
+
+
 def test_nobody_silences_the_audit_log(cluster: ClusterProcess) -> None:
     leader = cluster.wait_leader()
     nobody = bearer(someone(leader).token)

@@ -35,13 +35,18 @@ class TraceEvent(View, frozen=True, kw_only=True):
 
 
 class MessageTrace(View, frozen=True, kw_only=True):
-    """The history of one message, oldest event first. `offset` is None while the message is not visible."""
+    """The history of one message, oldest event first. `offset` is None while the message is not visible.
+
+    `groups_left_out` is true when the caller may not describe all consumer groups: what others did with the message was
+    left out, whether they did anything or not. Brokers before 0.3 leave nothing out.
+    """
 
     topic: str
     queue: int
     offset: int | None = None
     batch_id: str
     state: str
+    groups_left_out: bool = False
     events: tuple[TraceEvent, ...]
 
 

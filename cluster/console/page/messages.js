@@ -116,7 +116,7 @@ function story(message, trace, body) {
       ...Object.entries(message.properties ?? {}).map(([name, value]) => [`Property ${name}`, value]),
     ]),
     ...body,
-    ...(trace ? [el("h2", {}, "What became of it"), timeline(trace.events)] : []),
+    ...(trace ? [el("h2", {}, "What became of it"), timeline(trace.events), ...(trace.groups_left_out ? [el("p", {}, "Groups that you may not describe were left out: others may have had the message.")] : [])] : []),
     caused(message.message_id, message.topic),
   ];
 }

@@ -1,5 +1,6 @@
 """Commands of `keelmq message`."""
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
@@ -112,6 +113,8 @@ def trace(
     for each in traces:
         where = f"{each.topic}/{each.queue}" + (f" at offset {each.offset}" if each.offset is not None else "")
         print_timeline(f"message {message_id} is {each.state} in {where} ({zone()})", each.events, _said_of)
+    if any(each.groups_left_out for each in traces):
+        say("groups that you may not describe were left out: others may have had the message", file=sys.stderr)
 
 
 @app.command(epilog="Example:  keelmq message caused order-1 --topic orders")
