@@ -100,8 +100,25 @@ async def test_fields_of_a_newer_broker_are_ignored_and_kept_in_the_document() -
     assert topic.document == sent
 
 
-async def test_a_purge_whose_answer_is_lost_is_not_repeated() -> None:
-    """A second purge would take what was sent since the first."""
+@pytest.mark.parametrize(
+    ("call", "target"),
+    [
+        (lambda admin: admin.purge_topic("orders"), "/v1/topics/orders/purge"),
+        (lambda admin: admin.delete_topic("orders"), "/v1/topics/orders"),
+        (
+            lambda admin: admin.delete_group("g"),
+            "/v1/groups/g?with_dead_letters=false&operator=&reason=",
+        ),
+        (lambda admin: admin.reset_group("g", "orders", to="latest"), "/v1/groups/g/reset"),
+        (lambda admin: admin.reset_group("g", "orders", timestamp_ms=1 << 50), "/v1/groups/g/reset"),
+    ],
+    ids=["purge", "delete topic", "delete group", "reset to the end", "reset to a time"],
+)
+async def test_what_would_take_or_skip_more_is_not_repeated(
+    call: Callable[[Admin], Awaitable[object]], target: str
+) -> None:
+    """A second purge or reset would take or skip what was sent since the first, a second deletion what was made anew
+    under the name."""
     asked: list[str] = []
 
     def script(request: Request) -> HttpResponse:
@@ -114,8 +131,8 @@ async def test_a_purge_whose_answer_is_lost_is_not_repeated() -> None:
 
     admin = Admin(Connection([LEADER], transport=ScriptedTransport(script, answers_cluster=True), rng=lambda: 0.0))
     with pytest.raises(UnknownOutcome, match="ask what became of it"):
-        await admin.purge_topic("orders")
-    assert asked == ["/v1/topics/orders/purge"] * 2, "a refusal that changed nothing is tried again, a lost answer not"
+        await call(admin)
+    assert asked == [target] * 2, "a refusal that changed nothing is tried again, a lost answer not"
 
 
 async def test_fields_that_the_broker_leaves_out_have_defaults() -> None:

@@ -278,9 +278,10 @@ async def test_a_cancelled_close_fails_what_waits() -> None:
     closing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await closing
-    for send in (first, second):
-        with pytest.raises(Closed):
+    for send, may_be_stored in ((first, True), (second, False)):
+        with pytest.raises(Closed) as caught:
             await send
+        assert caught.value.outcome_unknown is may_be_stored
 
 
 async def test_cancelling_a_send_leaves_the_others_alone() -> None:
