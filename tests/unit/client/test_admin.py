@@ -8,6 +8,8 @@ import pytest
 
 from keelmq import Admin, Connection
 from keelmq.admin import GroupSettings, NodeCalls, ProducerGroups, QueueInfo, Rule, TopicInfo, Users
+from keelmq.consuming.pop_calls import PopCalls
+from keelmq.consuming.selection import Selection
 from keelmq.errors import Corrupt, InvalidRequest, UnknownOutcome
 from keelmq.transport.http1 import ExchangeFailed, HttpResponse
 from tests.unit.client.scripted import Request, ScriptedTransport, json_answer, problem
@@ -85,6 +87,31 @@ async def test_what_is_not_given_is_not_sent() -> None:
         with pytest.raises(InvalidRequest):
             await call(Admin(Connection([LEADER], transport=ScriptedTransport(script, answers_cluster=True))))
         assert [json.loads(body) for body in bodies] == [document]
+
+
+NO_TEXT = "\udc80"
+"""Half of a surrogate pair, as an argument of a command has for a byte that is no UTF-8."""
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda admin: admin.pause_group("g", reason=NO_TEXT),
+        lambda admin: admin.delete_group("g", operator=NO_TEXT),
+        lambda admin: admin.messages("orders", key=NO_TEXT),
+        lambda admin: admin.transactions(after=NO_TEXT),
+        lambda admin: admin.set_node_address(1, peer_address=NO_TEXT),
+        lambda admin: Users(admin._connection).get(NO_TEXT),
+        lambda admin: Users(admin._connection).revoke_token("ann", NO_TEXT),
+        lambda admin: PopCalls(admin._connection, "g", "t", Selection(filter=NO_TEXT), "c").pop(1, 1, 0, "latest"),
+    ],
+)
+async def test_what_is_no_text_is_refused_before_anything_is_sent(call: Callable[[Admin], Awaitable[object]]) -> None:
+    def script(request: Request) -> HttpResponse:
+        raise AssertionError(f"{request.target} is sent")
+
+    with pytest.raises(InvalidRequest, match="not text"):
+        await call(Admin(Connection([LEADER], transport=ScriptedTransport(script, answers_cluster=True))))
 
 
 async def test_fields_of_a_newer_broker_are_ignored_and_kept_in_the_document() -> None:

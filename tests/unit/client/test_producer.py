@@ -266,6 +266,13 @@ async def test_close_flushes_and_then_refuses() -> None:
     await sender.close()
 
 
+async def test_a_client_id_that_is_no_text_is_an_invalid_request() -> None:
+    sender, _ = producer(Appender(), client_id="\udc80")
+    with pytest.raises(InvalidRequest, match="not text"):
+        await sender.send("t", b"x")
+    await sender.close()
+
+
 async def test_a_cancelled_close_fails_what_waits() -> None:
     gate = Gate(Appender())
     sender, _ = producer(gate, max_in_flight=1)

@@ -70,9 +70,6 @@ def consume(
     """Print messages. Without a group, nothing is committed and no other consumer is affected."""
     at: Start = ("latest" if follow else "earliest") if start is None else _start_of(start)
 
-    from keelmq.consuming.selection import Selection
-
-    selection = Selection(tags, filter)
     printed = 0
 
     def emit(message: "ReceivedMessage") -> bool:
@@ -83,6 +80,9 @@ def consume(
         return printed != max_messages
 
     async def show(connection: "Connection") -> None:
+        from keelmq.consuming.selection import Selection
+
+        selection = Selection(tags, filter)
         if group is None:
             await _read_directly(connection, topic, at, selection, follow, emit)
         else:
