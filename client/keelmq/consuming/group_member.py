@@ -19,6 +19,7 @@ from keelmq.consuming.session_times import SessionTimes
 from keelmq.errors import (
     AlreadyBegun,
     Conflict,
+    Forbidden,
     InvalidRequest,
     KeelMQError,
     NotFound,
@@ -315,13 +316,15 @@ class GroupMember:
         for topic in sorted({topic for topic, _ in beyond}):
             try:
                 created_at_ms = (await self._session.topic(topic)).created_at_ms
-            except NotFound:
+            except (NotFound, Forbidden):  # it is gone, or this member may not describe it
                 created_at_ms = None
             for place, reader in beyond.items():
                 if place[0] != topic or self._readers.get(place) is not reader:
                     continue
                 if created_at_ms is None or reader.first_ms is None or reader.first_ms <= created_at_ms:
-                    self._queues.release(place, "the topic was made anew", self._grace_ms, self._refresh.set)
+                    self._queues.release(
+                        place, "the topic may be another one by now", self._grace_ms, self._refresh.set
+                    )
 
     async def _begun(
         self, places: set[TopicQueue], committed: Mapping[TopicQueue, int], generation: int

@@ -64,10 +64,30 @@ def test_what_was_processed_of_the_former_topic_is_not_committed_in_the_new_one(
 
 class _CountingLooks(ScriptedGroup):
     looks = 0
+    is_told = True
 
     def __call__(self, request: Request) -> Any:
-        self.looks += request.method == "GET" and request.target == "/v1/topics/t"
-        return super().__call__(request)
+        is_look = request.method == "GET" and request.target == "/v1/topics/t"
+        self.looks += is_look
+        return problem(403, "forbidden") if is_look and not self.is_told else super().__call__(request)
+
+
+def test_a_member_that_may_not_describe_the_topic_begins_again_where_the_group_is() -> None:
+    async def main() -> None:
+        group, seen = _CountingLooks(queues=1), Seen()
+        group.waits, group.is_told = True, False
+        group.append(0, *OLD)
+        seen.may_end.clear()
+        async with consumer(group, seen, close_timeout_ms=1_000) as member:
+            await seen.entered.wait()
+            group.generation += 2
+            group.rebalance([0])
+            await until(lambda: member.assignment == [])
+            seen.may_end.set()
+            await until(lambda: group.committed == {0: 3})
+        assert seen.bodies == [OLD[0], *OLD]
+
+    run_in_virtual_time(main())
 
 
 def test_missed_rebalances_alone_have_nothing_handled_twice() -> None:
