@@ -178,7 +178,10 @@ def _fence(connection: Connection, transaction_id: str, prepared_at_ms: int | No
     with _LockTimeout(connection):
         row = {"transaction_id": transaction_id, "state": ROLLED_BACK, "created_at_ms": sql.now_ms()}
         if not sql.insert_if_absent(connection, table, row):
-            return Decision.COMMIT if _state(connection, transaction_id) == COMMITTED else Decision.ROLLBACK
+            state = _state(connection, transaction_id)
+            if state is None:  # purged since
+                return Decision.UNKNOWN
+            return Decision.COMMIT if state == COMMITTED else Decision.ROLLBACK
         if not prepared_at_ms or not _may_be_purged(connection, prepared_at_ms):
             return Decision.ROLLBACK
         connection.execute(delete(table).where(table.c.transaction_id == transaction_id))

@@ -278,6 +278,25 @@ async def test_a_check_that_comes_after_the_purge_of_its_row_rolls_nothing_back(
         outbox.record(connection, "younger")
 
 
+def test_a_row_that_is_purged_between_two_statements_of_a_check_rolls_nothing_back(engine: Engine) -> None:
+    """SQLite has no such moment: a check holds the database's write lock from its first statement on."""
+    purged = [engine.dialect.name == "sqlite"]
+    with engine.begin() as connection:
+        outbox.record(connection, TX)
+        connection.execute(outbox.table.update().values(created_at_ms=0))
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def purge(at: Connection, cursor: Any, statement: str, *_: Any) -> None:
+        if statement.startswith("SELECT keelmq_outbox.state") and not purged[0]:
+            purged[0] = True
+            with engine.begin() as connection:
+                assert outbox.purge(connection, outbox.KEEP_MS_MIN) == 1
+
+    expected = Decision.COMMIT if purged[0] else Decision.UNKNOWN
+    assert outbox.check(engine, TX, 1) is expected
+    assert purged[0]
+
+
 async def test_work_that_records_itself_is_rolled_back_and_not_published(engine: Engine) -> None:
     def work(connection: Connection, transaction: Transaction) -> None:
         debit(connection)
