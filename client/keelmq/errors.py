@@ -242,6 +242,13 @@ class SignatureRefused(KeelMQError): ...
 class Closed(KeelMQError): ...
 
 
+def closed_in_flight(detail: str) -> Closed:
+    """Return the error of a call that was under way when the client was closed."""
+    error = Closed("closed", detail)
+    error.outcome_unknown = True
+    return error
+
+
 # problem+json `code` -> class. A code that is missing here (a newer broker) falls back on its HTTP status.
 ERRORS_BY_CODE: Mapping[str, type[KeelMQError]] = {
     "invalid_request": InvalidRequest,

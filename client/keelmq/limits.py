@@ -175,6 +175,11 @@ def check_sharding_key(sharding_key: object) -> None:
     _byte_length("sharding_key", sharding_key)
 
 
+def check_text(field: str, value: object) -> None:
+    """Raise InvalidRequest unless the value is text that UTF-8 can carry."""
+    _byte_length(field, value)
+
+
 def _check_text(field: str, value: object, bytes_max: int) -> None:
     if value is not None and _byte_length(field, value) > bytes_max:
         raise InvalidRequest("invalid_request", f"{field} is longer than {bytes_max} bytes")
@@ -185,8 +190,16 @@ def _byte_length(field: str, value: object) -> int:
         raise InvalidRequest("invalid_request", f"{field} must be a string, not {type(value).__name__}")
     try:
         return len(value.encode())
-    except UnicodeEncodeError as exc:  # half of a surrogate pair
-        raise InvalidRequest("invalid_request", f"{field} is not text that UTF-8 can carry: {exc.reason}") from None
+    except UnicodeEncodeError as exc:
+        raise no_text(exc, field) from None
+
+
+def no_text(error: UnicodeEncodeError, field: str = "") -> InvalidRequest:
+    """Return the error of a string with half of a surrogate pair, as an argument of a command has for each byte that is
+    no UTF-8.
+    """
+    named = field or ascii(error.object)
+    return InvalidRequest("invalid_request", f"{named} is not text that UTF-8 can carry: {error.reason}")
 
 
 def check_range(name: str, value: object, low: int, high: int) -> None:

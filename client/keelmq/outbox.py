@@ -13,7 +13,7 @@ SQLite's write lock), or fails in `record` afterwards. At no moment can both win
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal
 
-from sqlalchemy import BigInteger, Column, Connection, Engine, String, Table, delete, select, text
+from sqlalchemy import BigInteger, Column, Connection, Engine, String, Table, delete, select, text, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -27,11 +27,16 @@ from keelmq.transactions.decision import CheckHandler, Decision, RollbackTransac
 from keelmq.transactions.transaction import TransactionProducer, TransactionResult
 
 LOCK_TIMEOUT_MS: Final = 2_000
-# A row must outlive every check of its transaction; check_after_ms may be 7 days.
+# A row must outlive the first check of its transaction; check_after_ms may be 7 days.
 KEEP_MS_MIN: Final = 8 * 24 * 3_600_000
+CLOCK_MARGIN_MS: Final = 24 * 3_600_000
+"""Allowed difference between the clock of the cluster and those of the processes that record and purge."""
 
 COMMITTED: Final = "committed"
 ROLLED_BACK: Final = "rolled_back"
+PURGED: Final = "purged"
+PURGED_ID: Final = "purged.before"
+"""The row whose time says before when rows were purged. No transaction has its id, which has a dot."""
 
 table = Table(
     "keelmq_outbox",
@@ -81,15 +86,16 @@ def record(executor: Executor, transaction_id: str) -> None:
         raise Fenced(f"transaction {transaction_id} was rolled back by a check")
 
 
-def check(engine: Engine, transaction_id: str) -> Decision:
+def check(engine: Engine, transaction_id: str, prepared_at_ms: int | None = None) -> Decision:
     """Return the final outcome of `transaction_id`; this call fences an id that is not recorded.
 
     Returns UNKNOWN when a database transaction holds the row or the lock for longer than 2 s, or the database cannot be
-    reached. The call blocks; `checker` returns an async check handler.
+    reached; and for an id that is not recorded when its row may have been purged, as `prepared_at_ms` of the check
+    tells: give it where rows are purged. The call blocks; `checker` returns an async check handler.
     """
     try:
         with engine.begin() as connection:
-            return _fence(connection, transaction_id)
+            return _fence(connection, transaction_id, prepared_at_ms)
     except DBAPIError as exc:
         return _unknown(transaction_id, exc)
 
@@ -99,7 +105,9 @@ def checker(engine: Engine | AsyncEngine) -> CheckHandler:
 
     async def answer(transaction: Transaction) -> Decision:
         try:
-            return await sql.run(engine, lambda connection: _fence(connection, transaction.id))
+            return await sql.run(
+                engine, lambda connection: _fence(connection, transaction.id, transaction.prepared_at_ms)
+            )
         except DBAPIError as exc:
             return _unknown(transaction.id, exc)
 
@@ -145,21 +153,49 @@ async def execute(
 def purge(executor: Executor, older_than_ms: int) -> int:
     """Delete rows older than `older_than_ms` and return their number.
 
-    Raises InvalidRequest below 8 days, because a check may still ask for younger rows.
+    Raises InvalidRequest below 8 days, because a check may still ask for younger rows. A check that asks for a
+    transaction which is older than what was purged, because nobody could be asked for so long, is answered UNKNOWN.
     """
     if older_than_ms < KEEP_MS_MIN:
         raise InvalidRequest("invalid_request", f"older_than_ms must be at least {KEEP_MS_MIN} (8 days)")
-    deleted: Any = executor.execute(delete(table).where(table.c.created_at_ms < sql.now_ms() - older_than_ms))
+    before_ms = sql.now_ms() - older_than_ms
+    _note_purged(executor, before_ms)
+    old = (table.c.created_at_ms < before_ms) & (table.c.transaction_id != PURGED_ID)
+    deleted: Any = executor.execute(delete(table).where(old))
     return int(deleted.rowcount)
 
 
-def _fence(connection: Connection, transaction_id: str) -> Decision:
+def _note_purged(executor: Executor, before_ms: int) -> None:
+    """Note, for checks, before when rows are purged; the latest such time stays."""
+    row = {"transaction_id": PURGED_ID, "state": PURGED, "created_at_ms": before_ms}
+    if not sql.insert_if_absent(executor, table, row):
+        earlier = (table.c.transaction_id == PURGED_ID) & (table.c.created_at_ms < before_ms)
+        executor.execute(update(table).where(earlier).values(created_at_ms=before_ms))
+
+
+def _fence(connection: Connection, transaction_id: str, prepared_at_ms: int | None) -> Decision:
     check_transaction_id(transaction_id)
     with _LockTimeout(connection):
         row = {"transaction_id": transaction_id, "state": ROLLED_BACK, "created_at_ms": sql.now_ms()}
-        if sql.insert_if_absent(connection, table, row):
+        if not sql.insert_if_absent(connection, table, row):
+            state = _state(connection, transaction_id)
+            if state is None:  # purged since
+                return Decision.UNKNOWN
+            return Decision.COMMIT if state == COMMITTED else Decision.ROLLBACK
+        if not prepared_at_ms or not _may_be_purged(connection, prepared_at_ms):
             return Decision.ROLLBACK
-        return Decision.COMMIT if _state(connection, transaction_id) == COMMITTED else Decision.ROLLBACK
+        connection.execute(delete(table).where(table.c.transaction_id == transaction_id))
+        log.error("transaction %s: its row may have been purged; an operator has to decide it", transaction_id)
+        return Decision.UNKNOWN
+
+
+def _may_be_purged(connection: Connection, prepared_at_ms: int) -> bool:
+    """Return whether the row of a transaction that was prepared then may have been purged.
+
+    Asked after the insert, which waits for a purge that deletes the row: its note is seen then."""
+    noted = select(table.c.created_at_ms).where(table.c.transaction_id == PURGED_ID)
+    before_ms = connection.execute(noted).scalar()
+    return before_ms is not None and prepared_at_ms < before_ms + CLOCK_MARGIN_MS
 
 
 def _unknown(transaction_id: str, error: DBAPIError) -> Decision:

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, TypeVar
 import msgspec
 
 from keelmq.errors import Corrupt
+from keelmq.limits import no_text
 from keelmq.message import Origin, Receipt
 
 MSGPACK: Final = "application/msgpack"
@@ -375,11 +376,19 @@ _decoders: dict[tuple[str, Any], Any] = {}
 
 
 def encode_msgpack(value: msgspec.Struct) -> bytes:
-    return _pack(value)
+    """Encode a request. Raises InvalidRequest for a string with half of a surrogate pair."""
+    try:
+        return _pack(value)
+    except UnicodeEncodeError as exc:
+        raise no_text(exc) from None
 
 
 def encode_json(value: Any) -> bytes:
-    return _json(value)
+    """Encode a request. Raises InvalidRequest for a string with half of a surrogate pair."""
+    try:
+        return _json(value)
+    except UnicodeEncodeError as exc:
+        raise no_text(exc) from None
 
 
 def decode(kind: type[T], body: bytes, content_type: str) -> T:

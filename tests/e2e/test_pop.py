@@ -206,3 +206,16 @@ def test_from_the_shell(cluster: ClusterProcess) -> None:
         f"group {topic} is deleted\n"
     )
     assert "group_not_found" in shell("group", "delete", topic, "--yes", code=1).stderr
+
+
+async def test_the_shell_pops_what_lies_behind_more_than_one_pop_looks_at(cluster: ClusterProcess) -> None:
+    """One pop looks through 16 MiB for messages that match."""
+    topic = f"pop-{next(_names)}"
+    async with Producer(cluster.servers, send_timeout_ms=60_000) as producer:
+        await Admin(producer._connection).put_topic(topic, queues=1)
+        for _ in range(9):
+            await producer.send(topic, bytes(4 << 20), tag="other")
+        await producer.send(topic, b"wanted", tag="A")
+    shell = Shell(cluster.wait_leader())
+    popped = await asyncio.to_thread(shell, "pop", topic, "--group", topic, "--tags", "A", "--json")
+    assert [json.loads(line)["body"] for line in popped.stdout.splitlines()] == ["wanted"]

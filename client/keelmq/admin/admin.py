@@ -80,7 +80,10 @@ class Admin(GroupCalls):
         return await self._calls.view(TopicInfo, "GET", topic_path(topic))
 
     async def delete_topic(self, topic: str) -> None:
-        await self._connection.call("DELETE", topic_path(topic))
+        """Delete the topic with its messages; durable on return.
+
+        Raises UnknownOutcome when the answer is lost: repeated, it would take a topic that was made anew meanwhile."""
+        await self._connection.call("DELETE", topic_path(topic), leader_first=True, once=True)
 
     async def purge_topic(self, topic: str, *, queue: int | None = None) -> PurgedTopic:
         """Remove all messages that the topic, or one queue of it, has now; durable on return.

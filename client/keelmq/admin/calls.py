@@ -8,7 +8,7 @@ import msgspec
 
 from keelmq import wire
 from keelmq.admin.view import Json, View, view_of, views_of
-from keelmq.limits import check_group, check_message_id, check_topic
+from keelmq.limits import check_group, check_message_id, check_topic, no_text
 from keelmq.transport.connection import Connection
 
 V = TypeVar("V", bound=View)
@@ -22,7 +22,7 @@ class AdminCalls:
 
     async def document(self, method: str, target: str, body: msgspec.Struct | None = None, **options: Any) -> Json:
         """Return the JSON object of the answer. `options` are those of Connection.call."""
-        data = b"" if body is None else msgspec.json.encode(body)
+        data = b"" if body is None else wire.encode_json(body)
         response = await self.connection.call(method, target, body=data, **options)
         return wire.decode(dict, response.body, response.headers.get("content-type", ""))
 
@@ -67,5 +67,16 @@ def group_path(group: str) -> str:
 
 
 def query_of(values: Mapping[str, str | int | None]) -> str:
-    """Return the query string of the values that are not None."""
-    return urlencode({name: value for name, value in values.items() if value is not None})
+    """Return the query string of the values that are not None. Raises InvalidRequest for what is no text."""
+    try:
+        return urlencode({name: value for name, value in values.items() if value is not None})
+    except UnicodeEncodeError as exc:
+        raise no_text(exc) from None
+
+
+def quoted(name: str) -> str:
+    """Return the name as a part of a path. Raises InvalidRequest for what is no text."""
+    try:
+        return quote(name, safe="")
+    except UnicodeEncodeError as exc:
+        raise no_text(exc) from None

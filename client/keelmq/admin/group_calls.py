@@ -73,10 +73,11 @@ class GroupCalls:
         """Delete the offsets, settings and retries of a group, and its dead letters if `with_dead_letters` is set.
 
         `operator` and `reason` are kept in the log. Raises GroupNotFound, or Conflict while the group has members or
-        its pop consumers hold messages."""
+        its pop consumers hold messages, and UnknownOutcome when the answer is lost: repeated, it would take a group
+        that was made anew meanwhile."""
         flag = "true" if with_dead_letters else "false"
         query = query_of({"with_dead_letters": flag, "operator": operator, "reason": reason})
-        await self._connection.call("DELETE", f"{group_path(group)}?{query}")
+        await self._connection.call("DELETE", f"{group_path(group)}?{query}", leader_first=True, once=True)
 
     async def reset_group(
         self,
@@ -89,12 +90,15 @@ class GroupCalls:
         timestamp_ms: int | None = None,
     ) -> CommittedOffsets:
         """Set the group's committed offsets; running members continue from there. Raises InvalidRequest unless exactly
-        one of `to`, `offset` and `timestamp_ms` is given."""
+        one of `to`, `offset` and `timestamp_ms` is given, and for `latest` or a time UnknownOutcome when the answer is
+        lost: repeated, it could skip what was sent meanwhile."""
         check_topic(topic)
         if sum(each is not None for each in (to, offset, timestamp_ms)) != 1:
             raise InvalidRequest("invalid_request", "give exactly one of to, offset and timestamp_ms")
         request = ResetGroup(topic=topic, queue=queue, to=to, offset=offset, timestamp_ms=timestamp_ms)
-        return await self._calls.view(CommittedOffsets, "POST", f"{group_path(group)}/reset", request)
+        skips = to == "latest" or timestamp_ms is not None
+        path = f"{group_path(group)}/reset"
+        return await self._calls.view(CommittedOffsets, "POST", path, request, leader_first=skips, once=skips)
 
     async def clone_offsets(self, source: str, target: str, *, topic: str | None = None) -> CommittedOffsets:
         """Set the committed offsets of `target` to those of `source`, for one topic or for all; durable on return.

@@ -1,11 +1,10 @@
 """Administration calls about users, and their answers."""
 
 from collections.abc import Sequence
-from urllib.parse import quote
 
 import msgspec
 
-from keelmq.admin.calls import AdminCalls, query_of
+from keelmq.admin.calls import AdminCalls, query_of, quoted
 from keelmq.admin.view import View
 from keelmq.transport.connection import Connection
 
@@ -123,7 +122,7 @@ class Users:
 
     async def revoke_token(self, user: str, token_id: str) -> None:
         """Revoke a token; it is not valid any more on return."""
-        await self._calls.connection.call("DELETE", f"{_path(user)}/tokens/{quote(token_id, safe='')}")
+        await self._calls.connection.call("DELETE", f"{_path(user)}/tokens/{quoted(token_id)}")
 
     async def explain(self, user: str, action: str, resource: str, *, address: str = "") -> Verdict:
         """Return whether the user may do this from the client address, and by which rule."""
@@ -132,4 +131,4 @@ class Users:
 
 
 def _path(user: str) -> str:
-    return f"/v1/users/{quote(user, safe='')}"
+    return f"/v1/users/{quoted(user)}"

@@ -182,7 +182,13 @@ def fail_on_os_error(error: OSError) -> NoReturn:
 def fail(error: KeelMQError, *, as_json: bool) -> NoReturn:
     """Print the error and exit. The exit code is that of a usage error if nothing was sent."""
     if as_json:
-        problem = {"code": error.code, "detail": error.detail, "status": error.status, "retryable": error.retryable}
+        problem = {
+            "code": error.code,
+            "detail": error.detail,
+            "status": error.status,
+            "retryable": error.retryable,
+            "outcome_unknown": error.outcome_unknown,
+        }
         print(json.dumps({"error": {**error.extra, **problem}}, default=str), file=sys.stderr)
     else:
         say(f"error: {error.detail} ({error.code})", file=sys.stderr)
@@ -206,7 +212,7 @@ def _hints(error: KeelMQError) -> Iterable[str]:
         yield "`keelmq topic list` shows the topics, `keelmq topic create NAME` makes one"
     elif error.code == "transaction_conflict":
         yield f"`keelmq transaction show ID` shows what happened{_state_of(error)}"
-    elif error.outcome_unknown:
+    if error.outcome_unknown:  # whatever the error is: an earlier try of the call may have done it
         yield "it may or may not have taken effect; look before you repeat it"
 
 

@@ -19,6 +19,7 @@ from keelmq.consuming.session_times import SessionTimes
 from keelmq.errors import (
     AlreadyBegun,
     Conflict,
+    Forbidden,
     InvalidRequest,
     KeelMQError,
     NotFound,
@@ -71,6 +72,9 @@ class GroupMember:
         """True when the group may count this member."""
         self._generation = -1
         self._settled = False
+        self._missed = False
+        """True from a further join on until all is known again: other members may have had the queues, or the group or
+        its topics may have been made anew, whatever the generation is."""
         self._closed = False
         self._node = ""
         self._progress = asyncio.Event()
@@ -217,6 +221,7 @@ class GroupMember:
 
     async def _join(self) -> wire.Membership:
         sent_at_s = asyncio.get_running_loop().time()
+        self._missed = self.has_joined
         self.has_joined = True  # set before the request is sent, because its answer may be lost
         membership = await self._session.join()
         self._queues.session.renewed(sent_at_s)
@@ -256,13 +261,10 @@ class GroupMember:
         wanted = {(each.topic, each.queue) for each in membership.assignment}
         for place in self._readers.keys() - wanted:  # at once, because fetching the committed offsets may take long
             self._queues.release(place, "the queue is another member's", self._grace_ms, self._refresh.set)
-        if membership.generation > self._generation + 1:
+        missed = self._missed or membership.generation > self._generation + 1
+        if missed:
             self._queues.hold_until_looked_at()
-        async with self._commit_lock:  # a commit in flight would look like a reset
-            committed = await self._session.committed()
-            committed_index = self._session.committed_index
-            for place, reader in list(self._readers.items()):
-                self._release_if_moved(place, reader, committed)
+        committed, committed_index = await self._look_at_offsets(missed)
         self._queues.looked_at()
         new = wanted - self._readers.keys() - self._queues.leaving.keys()
         try:
@@ -279,11 +281,24 @@ class GroupMember:
         for reader in self._readers.values():
             # A node that does not know of this assignment may still have an earlier topic of the same name.
             reader.require(committed_index)
-        self._generation = membership.generation
+        self._generation, self._missed = membership.generation, False
         self._settled = wanted == self._readers.keys()
         self._progress.set()
         log.info("group %s: generation %d, reading %s", self._group, self._generation, sorted(self._readers))
         return True
+
+    async def _look_at_offsets(self, missed: bool) -> tuple[dict[TopicQueue, int], int]:
+        """Stop reading the queues whose reader is not where the group is; `missed` says that a rebalance was missed.
+
+        Returns the committed offsets, and the entry that the leader had applied by then."""
+        async with self._commit_lock:  # a commit in flight would look like a reset
+            committed = await self._session.committed()
+            committed_index = self._session.committed_index
+            for place, reader in list(self._readers.items()):
+                self._release_if_moved(place, reader, committed)
+            if missed:
+                await self._release_if_made_anew()
+        return committed, committed_index
 
     def _release_if_moved(self, place: TopicQueue, reader: QueueReader, committed: Mapping[TopicQueue, int]) -> None:
         """Stop reading a queue whose reader is not at the group's committed offset any more."""
@@ -293,6 +308,23 @@ class GroupMember:
         if place not in committed:
             self._beginnings.was_at(place, reader.position)
         self._queues.release(place, "the group's offset was moved", self._grace_ms, self._refresh.set)
+
+    async def _release_if_made_anew(self) -> None:
+        """Stop reading the queues of topics that were made anew since their messages were fetched: the group's offsets
+        may be the same as before."""
+        beyond = {place: reader for place, reader in self._readers.items() if reader.is_beyond}
+        for topic in sorted({topic for topic, _ in beyond}):
+            try:
+                created_at_ms = (await self._session.topic(topic)).created_at_ms
+            except (NotFound, Forbidden):  # it is gone, or this member may not describe it
+                created_at_ms = None
+            for place, reader in beyond.items():
+                if place[0] != topic or self._readers.get(place) is not reader:
+                    continue
+                if created_at_ms is None or reader.first_ms is None or reader.first_ms <= created_at_ms:
+                    self._queues.release(
+                        place, "the topic may be another one by now", self._grace_ms, self._refresh.set
+                    )
 
     async def _begun(
         self, places: set[TopicQueue], committed: Mapping[TopicQueue, int], generation: int

@@ -117,6 +117,8 @@ class QueueReader:
         self._holds: set[Hold] = set(holds)
         self._progress = QueueProgress(position)
         self._fetch_offset = position
+        self.first_ms: int | None = None
+        """Time at which the first message that was fetched was stored; None if none was fetched yet."""
         self._ready: deque[ReceivedMessage] = deque()
         self._arrived = asyncio.Event()
         self._space = asyncio.Event()
@@ -138,6 +140,11 @@ class QueueReader:
     def is_ahead(self) -> bool:
         """True when processed messages are not committed yet."""
         return self.position > self.committed
+
+    @property
+    def is_beyond(self) -> bool:
+        """True when something behind the committed offset was fetched."""
+        return self._fetch_offset > self.committed
 
     @property
     def handling(self) -> list[Sequence[ReceivedMessage]]:
@@ -234,6 +241,7 @@ class QueueReader:
         self._ready.extend(messages)
         self._fetch_offset = pulled.next_offset
         if messages:
+            self.first_ms = messages[0].stored_at_ms if self.first_ms is None else self.first_ms
             self._arrived.set()
         if self._progress.reach(pulled.next_offset):
             self._handling.on_progress()

@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from keelmq.errors import InvalidRequest
-from keelmq.limits import check_topic
+from keelmq.limits import check_text, check_topic
 
 PerTopic = str | Mapping[str, str] | None
 """One text for all topics, or a mapping for the named topics; all messages of other topics are read."""
@@ -17,6 +17,12 @@ class Selection(msgspec.Struct, frozen=True):
 
     tags: str | None = None
     filter: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raise InvalidRequest for what is no text."""
+        for name, text in (("tags", self.tags), ("filter", self.filter)):
+            if text is not None:
+                check_text(name, text)
 
     @property
     def is_everything(self) -> bool:

@@ -16,7 +16,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from keelmq.blocks.batch import MESSAGE_ID_FIELD, BatchIds, Block, Entry, encode_entries, size_in_request
-from keelmq.errors import BrokerFault, Closed, Corrupt, KeelMQError, Overloaded, SendTimeout, Unavailable
+from keelmq.errors import (
+    BrokerFault,
+    Closed,
+    Corrupt,
+    KeelMQError,
+    Overloaded,
+    SendTimeout,
+    Unavailable,
+    closed_in_flight,
+)
 from keelmq.limits import BLOCK_BYTES_MAX, REQUEST_BATCHES_MAX, REQUEST_MESSAGES_MAX
 from keelmq.message import BatchResult, MessagePlace, Receipt, SendResult
 from keelmq.producing.delay import Delay
@@ -391,7 +400,7 @@ class Lane:
             await self._deliver_all(batches, full)
             self._last_answer_s, answered = self._clock(), size
         except asyncio.CancelledError:
-            _fail(batches, Closed("closed", "the producer was closed; the message may or may not be stored"))
+            _fail(batches, closed_in_flight("the producer was closed; the message may or may not be stored"))
             raise
         except Exception as exc:  # whatever the error is, no caller may be left waiting
             self._window.failed()

@@ -17,6 +17,7 @@ from keelmq.errors import (
     KeelMQError,
     SendTimeout,
     Unavailable,
+    closed_in_flight,
     error_from_problem,
 )
 from keelmq.transport.answer_time import AnswerTime
@@ -208,7 +209,7 @@ class CallLane(Generic[Item, Result]):
             else:
                 await self._send_all(calls)
         except asyncio.CancelledError:
-            _fail(calls, Closed("closed", "the client was closed; the call may or may not have taken effect"))
+            _fail(calls, closed_in_flight("the client was closed; the call may or may not have taken effect"))
             raise
         except Exception as exc:  # whatever the error is, no caller may be left waiting
             _fail(calls, exc)

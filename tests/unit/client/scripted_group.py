@@ -62,6 +62,15 @@ class ScriptedGroup:
                 if isinstance(pulled, HttpResponse):
                     answer.set_result(pulled)
 
+    def make_topic_anew(self, *bodies: bytes) -> None:
+        """Delete the topic and create it with these messages in queue 0, and answer the pulls that wait. Another member
+        begins the group there; no heartbeat is answered before `rebalance`.
+        """
+        self.created_at_ms += 10
+        self.messages, self.committed = {0: list(bodies)}, {0: 0}
+        self.generation += 3
+        self.append(0)
+
     def rebalance(self, assigned: list[int]) -> None:
         """Begin a new generation with this assignment and answer the heartbeats that wait."""
         self.assigned, self.generation = assigned, self.generation + 1
@@ -175,8 +184,8 @@ class ScriptedGroup:
             self._waiting.append((request, answer))
             return answer
         block = encode_messages([Message(body=body) for body in bodies])
-        batch = {"base_offset": offset, "count": len(bodies), "batch_id": f"b{queue}-{offset}", "stored_at_ms": 1}
-        batch |= {"crc32c": block.crc32c, "block": block.data, "skip": []}
+        batch = {"base_offset": offset, "count": len(bodies), "batch_id": f"b{queue}-{offset}"}
+        batch |= {"crc32c": block.crc32c, "block": block.data, "skip": [], "stored_at_ms": self.created_at_ms + 1}
         end = offset + len(bodies)
         pulled = {"batches": [batch], "next_offset": end, "max_offset": len(self.messages[queue])}
         return self._applied(msgpack_answer(pulled))

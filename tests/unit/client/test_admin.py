@@ -8,6 +8,8 @@ import pytest
 
 from keelmq import Admin, Connection
 from keelmq.admin import GroupSettings, NodeCalls, ProducerGroups, QueueInfo, Rule, TopicInfo, Users
+from keelmq.consuming.pop_calls import PopCalls
+from keelmq.consuming.selection import Selection
 from keelmq.errors import Corrupt, InvalidRequest, UnknownOutcome
 from keelmq.transport.http1 import ExchangeFailed, HttpResponse
 from tests.unit.client.scripted import Request, ScriptedTransport, json_answer, problem
@@ -87,6 +89,31 @@ async def test_what_is_not_given_is_not_sent() -> None:
         assert [json.loads(body) for body in bodies] == [document]
 
 
+NO_TEXT = "\udc80"
+"""Half of a surrogate pair, as an argument of a command has for a byte that is no UTF-8."""
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda admin: admin.pause_group("g", reason=NO_TEXT),
+        lambda admin: admin.delete_group("g", operator=NO_TEXT),
+        lambda admin: admin.messages("orders", key=NO_TEXT),
+        lambda admin: admin.transactions(after=NO_TEXT),
+        lambda admin: admin.set_node_address(1, peer_address=NO_TEXT),
+        lambda admin: Users(admin._connection).get(NO_TEXT),
+        lambda admin: Users(admin._connection).revoke_token("ann", NO_TEXT),
+        lambda admin: PopCalls(admin._connection, "g", "t", Selection(filter=NO_TEXT), "c").pop(1, 1, 0, "latest"),
+    ],
+)
+async def test_what_is_no_text_is_refused_before_anything_is_sent(call: Callable[[Admin], Awaitable[object]]) -> None:
+    def script(request: Request) -> HttpResponse:
+        raise AssertionError(f"{request.target} is sent")
+
+    with pytest.raises(InvalidRequest, match="not text"):
+        await call(Admin(Connection([LEADER], transport=ScriptedTransport(script, answers_cluster=True))))
+
+
 async def test_fields_of_a_newer_broker_are_ignored_and_kept_in_the_document() -> None:
     sent = {**TOPIC, "color": "red", "queue_offsets": [{**OFFSETS, "weight": 7}]}
     topic = await admin_of(sent).topic("orders")
@@ -100,8 +127,25 @@ async def test_fields_of_a_newer_broker_are_ignored_and_kept_in_the_document() -
     assert topic.document == sent
 
 
-async def test_a_purge_whose_answer_is_lost_is_not_repeated() -> None:
-    """A second purge would take what was sent since the first."""
+@pytest.mark.parametrize(
+    ("call", "target"),
+    [
+        (lambda admin: admin.purge_topic("orders"), "/v1/topics/orders/purge"),
+        (lambda admin: admin.delete_topic("orders"), "/v1/topics/orders"),
+        (
+            lambda admin: admin.delete_group("g"),
+            "/v1/groups/g?with_dead_letters=false&operator=&reason=",
+        ),
+        (lambda admin: admin.reset_group("g", "orders", to="latest"), "/v1/groups/g/reset"),
+        (lambda admin: admin.reset_group("g", "orders", timestamp_ms=1 << 50), "/v1/groups/g/reset"),
+    ],
+    ids=["purge", "delete topic", "delete group", "reset to the end", "reset to a time"],
+)
+async def test_what_would_take_or_skip_more_is_not_repeated(
+    call: Callable[[Admin], Awaitable[object]], target: str
+) -> None:
+    """A second purge or reset would take or skip what was sent since the first, a second deletion what was made anew
+    under the name."""
     asked: list[str] = []
 
     def script(request: Request) -> HttpResponse:
@@ -114,8 +158,8 @@ async def test_a_purge_whose_answer_is_lost_is_not_repeated() -> None:
 
     admin = Admin(Connection([LEADER], transport=ScriptedTransport(script, answers_cluster=True), rng=lambda: 0.0))
     with pytest.raises(UnknownOutcome, match="ask what became of it"):
-        await admin.purge_topic("orders")
-    assert asked == ["/v1/topics/orders/purge"] * 2, "a refusal that changed nothing is tried again, a lost answer not"
+        await call(admin)
+    assert asked == [target] * 2, "a refusal that changed nothing is tried again, a lost answer not"
 
 
 async def test_fields_that_the_broker_leaves_out_have_defaults() -> None:

@@ -32,6 +32,7 @@ from tests.patience import CALL_PATIENCE_MS, PATIENCE_S
 from tests.unit.client.scripted import (
     RECEIPT,
     SERVERS,
+    Gate,
     Request,
     ScriptedTransport,
     json_answer,
@@ -365,6 +366,21 @@ async def test_a_closed_connection_ends_every_call() -> None:
         calls = [producer.execute(message, nothing) for _ in range(3)]
         results = await asyncio.gather(*calls, return_exceptions=True)
     assert [type(result) for result in results] == [Closed] * 3
+
+
+async def test_a_call_that_ends_with_its_loop_may_have_taken_effect() -> None:
+    gate = Gate(lambda request: problem(503, "overloaded"))
+    connection = Connection(SERVERS, transport=ScriptedTransport(gate))
+    async with TransactionProducer(SERVERS, "shop", check=never, connection=connection) as producer:
+        message = Message(topic="orders", body=b"x")
+        call = asyncio.create_task(producer.execute(message, nothing))
+        while not any("/transactions" in each.target for each in gate.held):
+            await asyncio.sleep(0)
+        for worker in producer._halves._lane._workers:
+            worker.cancel()
+        with pytest.raises(Closed) as caught:
+            await call
+        assert caught.value.outcome_unknown
 
 
 def test_what_collects_within_its_bytes_is_within_every_limit_of_a_request() -> None:

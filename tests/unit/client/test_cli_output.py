@@ -31,6 +31,21 @@ def test_lines_tables_timelines_and_errors_escape_control_characters(capsys: pyt
     assert text.replace("\n", "").replace("\t", "").isprintable()
 
 
+@pytest.mark.parametrize("may_be_done", [False, True])
+def test_an_error_says_whether_what_was_asked_for_may_be_done(
+    capsys: pytest.CaptureFixture[str], may_be_done: bool
+) -> None:
+    """Also where the error is one that certainly changes nothing: an earlier try of the call was not answered."""
+    error = NotFound("topic_not_found", "topic orders does not exist", status=404)
+    error.outcome_unknown = may_be_done
+    for as_json in (False, True):
+        with pytest.raises(typer.Exit):
+            fail(error, as_json=as_json)
+    *lines, document = capsys.readouterr().err.splitlines()
+    assert ("hint: it may or may not have taken effect; look before you repeat it" in lines) is may_be_done
+    assert json.loads(document)["error"]["outcome_unknown"] is may_be_done
+
+
 def test_a_pipe_gets_plain_columns(capsys: pytest.CaptureFixture[str]) -> None:
     print_table("kept for", ["kind", "subject", "bytes"], [["message", "日本", 199], [None, "order history", 20_000]])
     print_table(None, ["group"], [])

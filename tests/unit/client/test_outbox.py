@@ -250,8 +250,51 @@ def test_purge_keeps_what_may_still_be_asked_for(engine: Engine) -> None:
         with pytest.raises(InvalidRequest, match="8 days"):
             outbox.purge(connection, 60_000)
         assert outbox.purge(connection, outbox.KEEP_MS_MIN) == 1
-        assert connection.execute(select(func.count()).select_from(outbox.table)).scalar_one() == 1
+        assert connection.execute(select(func.count()).select_from(outbox.table)).scalar_one() == 2
     assert outbox.check(engine, "young") is Decision.COMMIT
+
+
+async def test_a_check_that_comes_after_the_purge_of_its_row_rolls_nothing_back(engine: Engine) -> None:
+    """The service was away for longer than rows are kept: it purges first, then it is asked what became of them."""
+    day_ms = 24 * 3_600_000
+    now_ms = int(time.time() * 1000)
+
+    def asked(days: float, transaction_id: str) -> Transaction:
+        prepared_at_ms = now_ms - int(days * day_ms)
+        return Transaction(id=transaction_id, producer_group="shop", messages=[], prepared_at_ms=prepared_at_ms)
+
+    with engine.begin() as connection:
+        outbox.record(connection, TX)
+        connection.execute(outbox.table.update().values(created_at_ms=now_ms - 20 * day_ms))
+        assert outbox.purge(connection, 10 * day_ms) == 1
+        assert outbox.purge(connection, 15 * day_ms) == 0
+        assert outbox.purge(connection, 10 * day_ms) == 0
+    for _ in range(2):
+        assert await outbox.checker(engine)(asked(20, TX)) is Decision.UNKNOWN
+        assert outbox.check(engine, TX, now_ms - 20 * day_ms) is Decision.UNKNOWN
+    assert await outbox.checker(engine)(asked(9.5, "within-the-margin")) is Decision.UNKNOWN
+    assert await outbox.checker(engine)(asked(8.5, "younger")) is Decision.ROLLBACK
+    with engine.begin() as connection, pytest.raises(outbox.Fenced):
+        outbox.record(connection, "younger")
+
+
+def test_a_row_that_is_purged_between_two_statements_of_a_check_rolls_nothing_back(engine: Engine) -> None:
+    """SQLite has no such moment: a check holds the database's write lock from its first statement on."""
+    purged = [engine.dialect.name == "sqlite"]
+    with engine.begin() as connection:
+        outbox.record(connection, TX)
+        connection.execute(outbox.table.update().values(created_at_ms=0))
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def purge(at: Connection, cursor: Any, statement: str, *_: Any) -> None:
+        if statement.startswith("SELECT keelmq_outbox.state") and not purged[0]:
+            purged[0] = True
+            with engine.begin() as connection:
+                assert outbox.purge(connection, outbox.KEEP_MS_MIN) == 1
+
+    expected = Decision.COMMIT if purged[0] else Decision.UNKNOWN
+    assert outbox.check(engine, TX, 1) is expected
+    assert purged[0]
 
 
 async def test_work_that_records_itself_is_rolled_back_and_not_published(engine: Engine) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from keelmq.cli.messages.pop import _ack
 from keelmq.consuming.pop_calls import PopCalls
 from keelmq.consuming.selection import Selection
 from keelmq.errors import NoLeader, UnknownOutcome
@@ -135,3 +136,17 @@ async def test_ack_hold_and_give_back_go_on_after_a_node_that_hangs(order: tuple
             [],
             [pytest.approx(2.5, rel=0.2)],
         )
+
+
+async def test_the_command_names_what_it_printed_and_could_not_acknowledge(capsys: pytest.CaptureFixture[str]) -> None:
+    def script(request: Request) -> HttpResponse:
+        if request.target == POP:
+            return json_answer({"messages": [POPPED, {**POPPED, "message_id": "late", "receipt_handle": "i"}]})
+        acked = {"receipt_handle": "h", "outcome": "acked"}
+        return json_answer({"results": [acked, {"receipt_handle": "i", "outcome": "handle_expired"}]})
+
+    connection = Connection(["http://n1:1"], transport=ScriptedTransport(script))
+    calls = PopCalls(connection, "g", "orders", Selection(), "c")
+    connection._at_leader = True
+    await _ack(calls, await calls.pop(2, 1_000, 0, "earliest"))
+    assert capsys.readouterr().err == "late comes again: its time was over before it was acknowledged\n"

@@ -266,6 +266,13 @@ async def test_close_flushes_and_then_refuses() -> None:
     await sender.close()
 
 
+async def test_a_client_id_that_is_no_text_is_an_invalid_request() -> None:
+    sender, _ = producer(Appender(), client_id="\udc80")
+    with pytest.raises(InvalidRequest, match="not text"):
+        await sender.send("t", b"x")
+    await sender.close()
+
+
 async def test_a_cancelled_close_fails_what_waits() -> None:
     gate = Gate(Appender())
     sender, _ = producer(gate, max_in_flight=1)
@@ -278,9 +285,10 @@ async def test_a_cancelled_close_fails_what_waits() -> None:
     closing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await closing
-    for send in (first, second):
-        with pytest.raises(Closed):
+    for send, may_be_stored in ((first, True), (second, False)):
+        with pytest.raises(Closed) as caught:
             await send
+        assert caught.value.outcome_unknown is may_be_stored
 
 
 async def test_cancelling_a_send_leaves_the_others_alone() -> None:

@@ -70,9 +70,6 @@ def consume(
     """Print messages. Without a group, nothing is committed and no other consumer is affected."""
     at: Start = ("latest" if follow else "earliest") if start is None else _start_of(start)
 
-    from keelmq.consuming.selection import Selection
-
-    selection = Selection(tags, filter)
     printed = 0
 
     def emit(message: "ReceivedMessage") -> bool:
@@ -83,6 +80,9 @@ def consume(
         return printed != max_messages
 
     async def show(connection: "Connection") -> None:
+        from keelmq.consuming.selection import Selection
+
+        selection = Selection(tags, filter)
         if group is None:
             await _read_directly(connection, topic, at, selection, follow, emit)
         else:
@@ -120,24 +120,39 @@ async def _read_as_member(
                 consumer.finish()
                 if not more:
                     break
+            else:  # `watch` has closed the consumer
+                if watch is not None:
+                    await watch
         finally:
             if watch is not None:
                 await _cancel(watch)
 
 
 async def _close_at_end(connection: "Connection", consumer: "Consumer", group: str, topic: str) -> None:
-    """Close the consumer when every message of its queues is printed and committed."""
+    """Close the consumer when every message of its queues is printed and committed; without queues of its own, every
+    message of the group. Raises the error of a group that cannot be looked at, where waiting does not help.
+    """
     import asyncio
 
     from keelmq.admin import Admin
+    from keelmq.errors import GroupNotFound, KeelMQError
 
-    while True:
-        await asyncio.sleep(LAG_INTERVAL_S)
-        offsets = (await Admin(connection).group(group)).offsets
-        done = {(each.topic, each.queue) for each in offsets if each.lag == 0}
-        if consumer.assignment and done.issuperset(consumer.assignment):
-            await consumer.close()
-            return
+    try:
+        while True:
+            await asyncio.sleep(LAG_INTERVAL_S)
+            try:
+                offsets = (await Admin(connection).group(group)).offsets
+            except GroupNotFound:  # it was deleted, and comes back with its members
+                continue
+            except KeelMQError as error:
+                if error.retryable:  # the consumer goes on trying, too
+                    continue
+                raise
+            done = {(each.topic, each.queue) for each in offsets if each.lag == 0}
+            if offsets and done.issuperset(consumer.assignment or [(each.topic, each.queue) for each in offsets]):
+                return
+    finally:
+        await consumer.close()
 
 
 async def _read_directly(

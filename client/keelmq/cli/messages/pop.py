@@ -1,5 +1,7 @@
 """Command `keelmq pop`."""
 
+import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -10,6 +12,7 @@ from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, run,
 from keelmq.cli.times import parse_duration
 
 if TYPE_CHECKING:
+    from keelmq.consuming.pop_calls import PopCalls, PoppedMessage
     from keelmq.transport.connection import Connection
 
 EXAMPLES: Final = (
@@ -50,23 +53,43 @@ def pop(
         check_topic(topic)
         check_range("invisible_ms", invisible_ms, 1, POP_INVISIBLE_MS_MAX)
         calls = PopCalls(connection, group, topic, Selection(tags, filter), "keelmq-cli")
-        left = max_messages
+        left, before = max_messages, None
         while left is None or left > 0:
             most = BATCH if left is None else min(left, BATCH)
             popped = await calls.pop(most, invisible_ms, WAIT_MS if follow else 0, "earliest")
             for each in popped:
-                if keep:
-                    if as_json:
-                        print_json({**message_line(each.message), "receipt_handle": each.receipt_handle})
-                    else:
-                        say(each.receipt_handle, end="  ")
-                        print_message(each.message, as_json=False)
-                else:
-                    print_message(each.message, as_json=as_json)
+                _print(each, keep=keep, as_json=as_json)
             if popped and not keep:
-                await calls.ack([each.receipt_handle for each in popped])
+                await _ack(calls, popped)
             if not popped and not follow:
-                return
+                offsets = await _offsets(connection, group)
+                if offsets == before:
+                    return
+                before = offsets  # a pop looks at so many messages, and there may be more that match behind them
             left = None if left is None else left - len(popped)
 
     run(servers, work, as_json=as_json)
+
+
+async def _ack(calls: "PopCalls", popped: "Sequence[PoppedMessage]") -> None:
+    acked = await calls.ack([each.receipt_handle for each in popped])
+    for each in popped:
+        if not acked.get(each.receipt_handle, False):
+            message = each.message
+            say(f"{message.message_id} comes again: its time was over before it was acknowledged", file=sys.stderr)
+
+
+async def _offsets(connection: "Connection", group: str) -> list[tuple[str, int, int]]:
+    from keelmq.admin import Admin
+
+    return [(each.topic, each.queue, each.offset) for each in (await Admin(connection).group(group)).offsets]
+
+
+def _print(popped: "PoppedMessage", *, keep: bool, as_json: bool) -> None:
+    if not keep:
+        print_message(popped.message, as_json=as_json)
+    elif as_json:
+        print_json({**message_line(popped.message), "receipt_handle": popped.receipt_handle})
+    else:
+        say(popped.receipt_handle, end="  ")
+        print_message(popped.message, as_json=False)
