@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from deploy.reporting.report import Report
+from deploy.rollout.agent_calls import AGENT_CALLS
 from deploy.rollout.awaited import AWAITED
 from deploy.rollout.inventory import InventoryError, read_inventory
 from deploy.rollout.rolling import Unsafe
@@ -44,7 +45,7 @@ def main() -> int:
         return _end(USAGE, str(error))
     code, reason = DONE, ""
     try:
-        with AWAITED.told(report):
+        with AWAITED.told(report), AGENT_CALLS.kept():
             verbs.run()
     except Unsafe as error:
         code, reason = UNSAFE, f"refused: {error}"

@@ -1,24 +1,19 @@
 """Agent of the deploying tool on a host: one request in, one answer out, both JSON. Its source is sent with each call,
 so the host needs nothing but Python >= 3.11.4; of this project it imports other host_ modules alone, which are sent,
-too.
+too. What most calls do not need is imported late: imports take most of the time of a call.
 
 The first line of standard input is the request; what follows is the content of a file. Everything may be repeated. The
 running process itself says what runs (`/proc`), and no file that could be wrong does.
 """
 
-import base64
-import contextlib
+from __future__ import annotations
+
+import gc
 import json
 import os
-import shutil
-import signal
-import socket
-import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from deploy.rollout.host_releases import install, release_at, rollback, stay
 from deploy.rollout.host_root import (
@@ -27,6 +22,7 @@ from deploy.rollout.host_root import (
     AgentError,
     alone,
     digest,
+    free_bytes,
     has_data,
     hold,
     is_ours,
@@ -37,6 +33,13 @@ from deploy.rollout.host_root import (
     require_stopped,
     running,
 )
+
+TYPE_CHECKING = False
+"""Constant of `typing`, whose import would take longer than most calls."""
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+    from typing import Any
 
 CONNECT_TIMEOUT_S = 3.0
 LOG = "keelmqd.log"
@@ -60,7 +63,7 @@ def facts(root: Path, program: str, owner: str) -> dict[str, Any]:
     return {
         "python": list(sys.version_info[:3]),
         "time_ms": time.time_ns() // 1_000_000,
-        "free_bytes": shutil.disk_usage(existing).free,
+        "free_bytes": free_bytes(existing),
         "writable": os.access(existing, os.W_OK | os.X_OK) and existing.is_dir(),
         "program": wanted if wanted and os.access(wanted, os.X_OK) else "",
         "has_data": has_data(root),
@@ -114,6 +117,8 @@ def listen(ports: list[int]) -> dict[str, Any]:
 
 
 def _listening(port: int) -> socket.socket:
+    import socket
+
     if socket.has_dualstack_ipv6():
         return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
     return socket.create_server(("", port))
@@ -121,7 +126,8 @@ def _listening(port: int) -> socket.socket:
 
 def reach(targets: list[list[Any]]) -> dict[str, Any]:
     """Connect to each host and port; return those that refuse, with the reason."""
-    from concurrent.futures import ThreadPoolExecutor  # other calls need no threads, and their start costs
+    import socket
+    from concurrent.futures import ThreadPoolExecutor
 
     def attempt(target: list[Any]) -> str:
         try:
@@ -161,6 +167,8 @@ def prepare(root: Path, owner: str, files: dict[str, str], program: str, config:
     """Claim the root, store the files (Base64, by name below it), and have keelmqd check the configuration among them:
     all in one call, because each one over ssh costs the time of a handshake.
     """
+    import base64
+
     claim(root, owner)
     with alone(root):
         if not (root / MARK).exists():
@@ -173,6 +181,8 @@ def prepare(root: Path, owner: str, files: dict[str, str], program: str, config:
 
 def check(program: str, config: str, supervised: bool = False) -> dict[str, Any]:
     """Have keelmqd check the configuration, and whether it can supervise a node if it has to."""
+    import subprocess
+
     command = [program, *(["supervise"] if supervised else []), "--config", config, "--check-config"]
     done = subprocess.run(command, capture_output=True, text=True, env=own_environment())  # noqa: S603
     if done.returncode != 0:
@@ -182,6 +192,8 @@ def check(program: str, config: str, supervised: bool = False) -> dict[str, Any]
 
 def start(root: Path, program: str, config: str, owner: str, supervised: bool = False) -> dict[str, Any]:
     """Start the node unless it runs, with a supervisor if it is to have one."""
+    import subprocess
+
     require_ours(root, owner)
     if running(root) is None:
         path = root / LOG
@@ -204,6 +216,8 @@ def start(root: Path, program: str, config: str, owner: str, supervised: bool = 
 
 def stop(root: Path, timeout_s: float, owner: str) -> dict[str, Any]:
     """End the node with SIGTERM, and wait until it has ended."""
+    import signal
+
     require_ours(root, owner)
     found = running(root)
     if found is None:
@@ -240,12 +254,16 @@ def drain(root: Path, owner: str, drained: bool) -> dict[str, Any]:
 
 def version(program: str) -> dict[str, Any]:
     """Return what the keelmqd says of its version, empty when it cannot."""
+    import subprocess
+
     done = subprocess.run([program, "--version"], capture_output=True, text=True, env=own_environment())  # noqa: S603
     return {"version": done.stdout.strip() if done.returncode == 0 else ""}
 
 
 def hang_up(root: Path, owner: str) -> dict[str, Any]:
     """Have the node read its certificates and log level again."""
+    import signal
+
     require_ours(root, owner)
     found = running(root)
     if found is not None:
@@ -307,6 +325,8 @@ def recover(root: Path, owner: str, program: str, arguments: list[str]) -> dict[
 
 def set_aside(root: Path, owner: str) -> dict[str, Any]:
     """Rename the data of a stopped node to `data.old`, in place of what was set aside before."""
+    import shutil
+
     require_ours(root, owner)
     require_stopped(root)
     data, old = root / "data", root / SET_ASIDE
@@ -325,6 +345,8 @@ def _data(root: Path) -> list[str]:
 
 def _offline(program: str, *arguments: str) -> str:
     """Return what a command of keelmqd printed. Raises AgentError with its message when it fails."""
+    import subprocess
+
     command = [program, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env=own_environment(), umask=0o077)  # noqa: S603
     if done.returncode != 0:
@@ -334,6 +356,8 @@ def _offline(program: str, *arguments: str) -> str:
 
 def destroy(root: Path, owner: str) -> dict[str, Any]:
     """Remove everything below `root`, the mark last, so that a repetition finds it."""
+    import shutil
+
     require_ours(root, owner)
     require_stopped(root)
     if not root.exists():
@@ -380,16 +404,44 @@ ALONE = (
 PATHS = ("root", "path", "archive")
 
 
+def serve() -> None:
+    """Carry out one request after the other until standard input ends, each in a process of its own: what one leaves
+    behind is nothing to the next. A line for each says that it is begun.
+    """
+    gc.freeze()  # a collection in a fork would write to each page that it shares with this process
+    while line := sys.stdin.buffer.readline():
+        print(json.dumps({"begun": True}), flush=True)
+        process = os.fork()
+        if process == 0:
+            null = os.open(os.devnull, os.O_RDONLY)
+            os.dup2(null, 0)
+            os.close(null)
+            print(json.dumps(answer_to(json.loads(line))), flush=True)
+            return
+        _, status = os.waitpid(process, 0)
+        if status:
+            sys.exit(1)  # it has said why
+
+
 def main() -> None:
+    request = json.loads(sys.stdin.buffer.readline())
+    if request["action"] == "serve":
+        serve()
+    else:
+        print(json.dumps(answer_to(request)))
+
+
+def answer_to(request: dict[str, Any]) -> dict[str, Any]:
+    """Carry the request out and return its answer."""
     try:
-        request = json.loads(sys.stdin.buffer.readline())
         arguments = {name: Path(value) if name in PATHS else value for name, value in request["arguments"].items()}
         action = request["action"]
-        with alone(arguments["root"]) if action in ALONE else contextlib.nullcontext():
-            answer = ACTIONS[action](**arguments)
+        if action not in ALONE:
+            return ACTIONS[action](**arguments)
+        with alone(arguments["root"]):
+            return ACTIONS[action](**arguments)
     except (AgentError, OSError, ValueError) as error:
-        answer = {"error": str(error) or repr(error)}
-    print(json.dumps(answer))
+        return {"error": str(error) or repr(error)}
 
 
 if __name__ == "__main__":

@@ -4,13 +4,16 @@
 Its source is sent with each call, as that of host_agent.py is.
 """
 
-import shutil
-import subprocess
+from __future__ import annotations
+
 import sys
 from pathlib import Path
-from typing import Any
 
 from deploy.rollout.host_root import AgentError, is_being_stored, own_environment, require_ours, running
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def release_at(link: Path) -> str:
@@ -20,6 +23,9 @@ def release_at(link: Path) -> str:
 
 def install(root: Path, archive: Path, name: str, owner: str) -> dict[str, Any]:
     """Unpack the bundle, have it install itself into `releases/NAME`, and make it the current release."""
+    import shutil  # late, as everything that other calls do not need
+    import subprocess
+
     require_ours(root, owner)
     release = root / "releases" / name
     if not (release / "complete").exists():
@@ -45,6 +51,8 @@ def install(root: Path, archive: Path, name: str, owner: str) -> dict[str, Any]:
 
 def _remove_old(root: Path) -> None:
     """Remove releases that are neither the current one, nor the one before, nor run: each takes a hundred MB."""
+    import shutil
+
     found = running(root)
     parts = [Path(part) for part in found[1]] if found else []
     used = {part.relative_to(root / "releases").parts[0] for part in parts if part.is_relative_to(root / "releases")}
@@ -60,7 +68,8 @@ def _remove_old(root: Path) -> None:
 
 def _unpack(archive: Path, unpacked: Path) -> Path:
     """Unpack the bundle and return its `install.sh`. Raises AgentError, with both gone, if it is no whole bundle."""
-    import gzip  # late, as other calls need none of them, and their start costs
+    import gzip
+    import shutil
     import tarfile
     import zlib
 

@@ -3,19 +3,23 @@
 Its source is sent with each call, as that of host_agent.py is.
 """
 
+from __future__ import annotations
+
 import contextlib
 import fcntl
-import hashlib
 import io
 import json
 import os
 import select
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+
+TYPE_CHECKING = False
+"""Constant of `typing`, whose import would take longer than most calls."""
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any, BinaryIO
 
 MARK = ".keelmq-deploy"
 """File that says that the tool made the directory which it is in."""
@@ -133,6 +137,12 @@ def own_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
 
 
+def free_bytes(path: Path) -> int:
+    """Return what an ordinary user may still write there."""
+    found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize
+
+
 def has_data(root: Path) -> bool:
     return (root / "data").is_dir() and any((root / "data").iterdir())
 
@@ -150,16 +160,21 @@ def put(path: Path, sha256: str, mode: int) -> dict[str, Any]:
 
 def put_bytes(path: Path, content: bytes) -> None:
     """Store the file for its owner alone, whole or not at all."""
+    import hashlib
+
     _store(path, io.BytesIO(content), hashlib.sha256(content).hexdigest(), 0o600)
 
 
 def _store(path: Path, source: BinaryIO, sha256: str, mode: int) -> None:
+    import hashlib
+
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     for left in path.parent.glob(f"{path.name}.*.new"):
         with contextlib.suppress(OSError), left.open("rb") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody writes it any more
             left.unlink()
-    handle, new = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".new", dir=path.parent)
+    new = path.with_name(f"{path.name}.{os.urandom(8).hex()}.new")
+    handle = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     digest = hashlib.sha256()
     with open(handle, "wb") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
@@ -186,6 +201,8 @@ def is_being_stored(path: Path) -> bool:
 
 def digest(path: Path) -> dict[str, Any]:
     """Return the SHA-256 of the file, empty without one."""
+    import hashlib
+
     if not path.is_file():
         return {"sha256": ""}
     with path.open("rb") as stream:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from deploy.rollout.agent_calls import AGENT_CALLS, call_alone
 from deploy.rollout.awaited import AWAITED
 from deploy.rollout.inventory import Inventory, Node
 
@@ -27,12 +28,15 @@ if sys.version_info < (3, 11, 4):
     sys.exit()
 """
 """Lines that any Python can read. 3.11.4 is the first that unpacks bundles safely."""
-LOADER: Final = """import types
+LOADER: Final = """import os
 for name, source in {modules!r}:
-    sys.modules[name] = module = types.ModuleType(name)
+    sys.modules[name] = module = type(sys)(name)
     exec(source, module.__dict__)
 module.main()
+sys.stdout.flush()
+os._exit(0)
 """
+"""The last line: to take the interpreter down costs more than most calls."""
 CALL_TIMEOUT_S: Final = 900.0
 """Longest call: an installation on a slow host."""
 CONNECT_TIMEOUT_S: Final = 10
@@ -70,10 +74,10 @@ class Host:
             options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_TIMEOUT_S}"]
             # The end of calls without a longest time.
             options += ["-o", f"ServerAliveInterval={ALIVE_INTERVAL_S}", "-o", f"ServerAliveCountMax={ALIVE_COUNT}"]
-            remote = shlex.join([inventory.cluster.python, "-I", "-c", source])
+            remote = shlex.join([inventory.cluster.python, "-IS", "-c", source])
             self._command = ["ssh", *options, *inventory.cluster.ssh_options, "--", node.ssh, remote]
         else:
-            self._command = [sys.executable, "-I", "-c", source]
+            self._command = [sys.executable, "-IS", "-c", source]
 
     def facts(self) -> dict[str, Any]:
         return self._call("facts", root=self.node.root, program=self._program, owner=self._owner)
@@ -242,14 +246,18 @@ class Host:
     def _call(
         self, action: str, content: bytes = b"", /, *, longest_s: float | None = CALL_TIMEOUT_S, **arguments: Any
     ) -> dict[str, Any]:
-        request = json.dumps({"action": action, "arguments": arguments}).encode() + b"\n" + content
+        request = json.dumps({"action": action, "arguments": arguments}).encode() + b"\n"
         try:
             with self.awaited(action, longest_s):
-                done = subprocess.run(self._command, input=request, capture_output=True, timeout=longest_s)  # noqa: S603
-        except (OSError, subprocess.TimeoutExpired) as error:
-            shown = "no answer in time" if isinstance(error, subprocess.TimeoutExpired) else str(error)
-            raise HostError(self.node, f"{action}: {shown}") from None
-        return self._answer(action, done.returncode, done.stdout, done.stderr)
+                if content:
+                    answer = call_alone(self._command, request + content, longest_s)
+                else:
+                    answer = AGENT_CALLS.call(self._command, request, longest_s)
+        except TimeoutError:
+            raise HostError(self.node, f"{action}: no answer in time") from None
+        except OSError as error:
+            raise HostError(self.node, f"{action}: {error}") from None
+        return self._answer(action, *answer)
 
     def _answer(self, action: str, code: int, output: bytes, errors: bytes) -> dict[str, Any]:
         try:

@@ -49,6 +49,7 @@ def keelmqd(tmp_path_factory: pytest.TempPathFactory) -> str:
 def deployment(tmp_path: Path, keelmqd: str) -> Iterator[Deployment]:
     """Yield an inventory of three nodes on this machine, which are stopped afterwards."""
     made = Deployment(tmp_path, {"program": keelmqd})
+    made.fork_tool()
     try:
         yield made
     finally:

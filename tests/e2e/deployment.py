@@ -8,6 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -22,6 +24,7 @@ from deploy.rollout.host_root import running
 from keelmq import Admin, Connection, Producer
 from keelmq.consuming.group_session import first_offset
 from tests.e2e.cluster_process import wait_for
+from tests.e2e.forked_tool import ForkedTool, tool_template
 from tests.patience import CALL_PATIENCE_MS, PATIENCE_S
 from tests.requirements import REPOSITORY, Requirement
 
@@ -36,6 +39,8 @@ class Deployment:
         self, directory: Path, cluster: dict[str, Any] | None = None, ssh: str = "", numbers: Sequence[int] = (1, 2, 3)
     ) -> None:
         self.directory = directory
+        self.is_forked = False
+        """Whether the tool is forked from a process that has imported it."""
         self.file = directory / "cluster.toml"
         ports = free_ports(6)
         self.urls = {number: f"http://127.0.0.1:{ports[number - 1]}" for number in numbers}
@@ -51,6 +56,11 @@ class Deployment:
         """Destinations for ssh of nodes that are not at `ssh`."""
         self.options: dict[int, dict[str, Any]] = {number: {} for number in numbers}
         self.write()
+
+    def fork_tool(self) -> None:
+        """Have the tool forked from now on. The main thread calls this."""
+        tool_template()
+        self.is_forked = True
 
     def write(self) -> None:
         lines = ["[cluster]", *toml_lines(self.cluster), "[options]", *toml_lines(OPTIONS)]
@@ -70,9 +80,23 @@ class Deployment:
     def command(self, *arguments: str) -> list[str]:
         return [sys.executable, "-m", "deploy.rollout", *arguments, "--inventory", str(self.file)]
 
+    def begin(self, *arguments: str, errors: int | None = None) -> "subprocess.Popen[str] | ForkedTool":
+        """Start the tool, whose output is read."""
+        if self.is_forked:
+            return ForkedTool([*arguments, "--inventory", str(self.file)], errors)
+        pipe = subprocess.PIPE
+        return subprocess.Popen(self.command(*arguments), cwd=REPOSITORY, stdout=pipe, stderr=errors, text=True)
+
     def run(self, *arguments: str, patience_s: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
-        command = self.command(*arguments)
-        return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=patience_s)
+        with tempfile.TemporaryFile("w+") as errors, self.begin(*arguments, errors=errors.fileno()) as tool:
+            timer = threading.Timer(patience_s, tool.kill)
+            timer.start()
+            assert tool.stdout is not None
+            output = tool.stdout.read()
+            code = tool.wait()
+            timer.cancel()
+            errors.seek(0)
+            return subprocess.CompletedProcess(arguments, code, output, errors.read())
 
     def done(self, *arguments: str, patience_s: float = PATIENCE_S) -> str:
         """Run the tool, which must succeed, and return its output."""
@@ -140,15 +164,14 @@ async def load(deployment: Deployment, took_s: list[float] | None = None) -> Asy
 
 def kill_once(deployment: Deployment, arguments: tuple[str, ...], text: str) -> str:
     """Start the tool and kill it with SIGKILL once it has printed the text; return its output until then."""
-    process = subprocess.Popen(deployment.command(*arguments), cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
     output = ""
-    while text not in output:
-        line = process.stdout.readline()
-        assert line, output
-        output += line
-    process.kill()
-    process.communicate()
+    with deployment.begin(*arguments) as process:
+        assert process.stdout is not None
+        while text not in output:
+            line = process.stdout.readline()
+            assert line, output
+            output += line
+        process.kill()
     return output
 
 

@@ -2,10 +2,8 @@
 
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
-
-from tests.requirements import REPOSITORY
 
 if TYPE_CHECKING:
     from tests.e2e.deployment import Deployment
@@ -24,16 +22,17 @@ def kill_at_steps(
     was doing on a host goes on there. `after(step)` is called after each kill. Return how often it was killed.
     """
     killed: list[str] = []
-    while (step := _killed_or_done(deployment.command(*arguments), killed, chosen)) is not None:
+    while (step := _killed_or_done(deployment, arguments, killed, chosen)) is not None:
         killed.append(step)
         after(step)
     return len(killed)
 
 
-def _killed_or_done(command: list[str], before: list[str], chosen: Callable[[str], bool]) -> str | None:
+def _killed_or_done(
+    deployment: "Deployment", arguments: Sequence[str], before: list[str], chosen: Callable[[str], bool]
+) -> str | None:
     """Return the step at which the tool was killed, None when it came to its end."""
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, cwd=REPOSITORY, stdout=pipe, stderr=subprocess.STDOUT, text=True) as process:
+    with deployment.begin(*arguments, errors=subprocess.STDOUT) as process:
         assert process.stdout is not None
         output = ""
         for line in process.stdout:

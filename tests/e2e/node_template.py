@@ -9,6 +9,7 @@ such as demos, chaos and power losses, starts them by the command.
 import atexit
 import contextlib
 import functools
+import gc
 import importlib
 import json
 import os
@@ -142,6 +143,7 @@ def serve(module: str) -> int:
         importlib.import_module(module).prepare()
     for name in (BROKER, "cluster.run_command", "cluster.serving"):
         importlib.import_module(name)
+    gc.freeze()  # a collection in a node would write to each page that it shares with this process
     own = os.getpid()
     for line in sys.stdin:
         request = json.loads(line)

@@ -115,8 +115,18 @@ def made_deb(bundle: Path, directory: Path) -> Path:
     return directory / str(result_of(done.stdout)["name"])
 
 
-def test_a_package_for_debian_is_the_same_each_time(bundle: Path, deb: Path, tmp_path: Path) -> None:
-    assert made_deb(bundle, tmp_path).read_bytes() == deb.read_bytes()
+def test_a_package_for_debian_is_the_same_each_time(bundle: Path, tmp_path: Path) -> None:
+    """The packages are of our own wheels alone: the others take most of the time, and are treated alike."""
+    DEBIAN_ROOT.require()
+    own = tmp_path / bundle.name
+    with tarfile.open(bundle) as source, tarfile.open(own, "w:gz") as target:
+        for member in source.getmembers():
+            if "/wheels/keelmq" in member.name or "@" in member.name:  # the units have an @
+                target.addfile(member, source.extractfile(member))
+    first, second = (made_deb(own, tmp_path / name) for name in ("first", "second"))
+    assert first.read_bytes() == second.read_bytes()
+    listed = subprocess.run(["dpkg-deb", "--contents", str(first)], check=True, capture_output=True, text=True).stdout
+    assert "/usr/lib/keelmq/keelmq/__init__.py" in listed
 
 
 def test_a_package_runs_where_it_is_unpacked(deb: Path, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ def deployment(tmp_path: Path, keelmqd: str) -> Iterator[Deployment]:
     """Three nodes; the tool shows the token of the built-in administrator."""
     token_file = str(administrator_file(tmp_path))
     made = Deployment(tmp_path, {"program": keelmqd, "token_file": token_file})
+    made.fork_tool()
     for number, port in zip((1, 2, 3), free_ports(3), strict=True):
         made.options[number] = {
             "admin_listen": f"127.0.0.1:{port}",

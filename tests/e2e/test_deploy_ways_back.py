@@ -28,6 +28,7 @@ def other(tmp_path: Path, keelmqd: str) -> Iterator[Deployment]:
     """Fresh hosts at other addresses."""
     (tmp_path / "other").mkdir()
     made = Deployment(tmp_path / "other", {"program": keelmqd})
+    made.fork_tool()
     try:
         yield made
     finally:
