@@ -143,8 +143,9 @@ class SafeRaft:
         committed before it led.
         """
         state = self.state
-        stood = self.stalls.has_stood and state.other_voters
-        return bool(state.role == LEADER and state.last_applied >= self.replication.leads_from and not stood)
+        if state.role != LEADER or state.last_applied < self.replication.leads_from:
+            return False
+        return not (self.stalls.has_stood and state.other_voters)
 
     @property
     def lacks_vote(self) -> bool:

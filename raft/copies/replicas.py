@@ -203,11 +203,12 @@ class Replicas:
         """Return the nodes that differ from this one; empty while this node is known to be the one that differs."""
         if self.differs:
             return []
-        found = []
-        for peer, known in sorted(self._peers.items()):
-            if known.difference is not None:
-                found.append(Doubt(peer, known.difference, self._is_settled(known)))
-        return found
+        found = [
+            Doubt(peer, known.difference, self._is_settled(known))
+            for peer, known in self._peers.items()
+            if known.difference is not None
+        ]
+        return sorted(found, key=lambda doubt: doubt.node_id)
 
     def holders(self, since_s: float = float("-inf")) -> set[int]:
         """Return the voters heard lately and after `since_s` that would vote and do not differ: they hold what is

@@ -32,6 +32,7 @@ from .checkers.state_hash import StateHash
 from .checkers.stored_rows import WritesByCommand
 from .checkers.true_time import TrueTime
 from .log_cuts import Archive
+from .log_members import LogMembers
 from .pausing_machine import PausingMachine
 from .raft_rules import RaftRules
 from .raft_safety import Safety
@@ -103,6 +104,8 @@ class Observer:
         self.true_time = TrueTime(lambda: world.now_us, max_clock_skew_ms, counts_for_us)
         self.membership = MembershipModel(founders)
         self.safety = Safety()
+        self._log_members = LogMembers(self.membership, self.safety.committed)
+        self.members_of = self._log_members.of
         self.state_hash = StateHash()
         self.history = History()
         self.archive = Archive()
@@ -263,10 +266,12 @@ class Observer:
         if self.found is not None or replica.node_id not in self._commit_seen:
             return
         node_id, handlers = replica.node_id, replica.raft
-        if handlers.state.role == LEADER and self._led.get(node_id) != handlers.state.term:
+        leads = handlers.state.role == LEADER
+        if leads and self._led.get(node_id) != handlers.state.term:
             self._on_leader(replica, handlers.state.term)
-        self._rules.after_step(replica)
-        if replica.is_leader:
+        members = self.members_of(replica)
+        self._rules.after_step(replica, members)
+        if leads:
             self._fit_leader.on_lead(
                 node_id,
                 handlers.state.term,
@@ -274,9 +279,7 @@ class Observer:
                 now_us=self._world.now_us,
             )
         check_equal(replica)
-        voters = handlers.state.configuration.voters
-        learners = frozenset(member.node_id for member in handlers.state.configuration.members) - voters
-        self.membership.check_in_force(node_id, voters, learners, self.members_of(replica))
+        self._log_members.check_agrees(node_id, handlers.state.configuration, members)
         if handlers.state.commit_index > self._commit_seen[node_id]:
             self._on_commit(replica, handlers.state.commit_index)
         self.safety.committed.check_applied(node_id, replica.machine.applied_index, replica.machine.applied_term)
@@ -382,10 +385,6 @@ class Observer:
             )
         members = self.membership.committed_by(commit_index, now)
         check_on_majority(commit_index, term, self.disks, f"node {node_id} commits", members)
-
-    def members_of(self, replica: "Replica") -> Members:
-        """Return the members in force by the replica's log, durable or not."""
-        return self.membership.in_force(replica.term_at)
 
     def _on_configuration(self, replica: "Replica", before: Members, index: int, term: int, payload: bytes) -> None:
         members = self.membership.on_append(index, term, payload)

@@ -22,7 +22,7 @@ from .checkers.acknowledgements import Acknowledgements, check_counted
 from .checkers.check_quorum import CheckQuorum
 from .checkers.durable_log import DurableLog
 from .checkers.leader_stickiness import LeaderStickiness
-from .checkers.membership import MembershipModel
+from .checkers.membership import Members, MembershipModel
 from .checkers.promises import check_promise
 from .network import incarnation
 from .raft_safety import Safety
@@ -153,42 +153,51 @@ class RaftRules:
         self._safety.election.check_votes(replica.node_id, term, members.voters)
         self._acknowledgements.on_leader(term, log.last_index, lambda index: self._term_in(log, index))
 
-    def after_step(self, replica: "Replica") -> None:
+    def after_step(self, replica: "Replica", members: Members) -> None:
+        """Check the node's beliefs; `members` are in force by its log."""
         node_id, handlers = replica.node_id, replica.raft
+        state = handlers.state
         answer, self._answer = self._answer, None
         self._check_term(replica)
         if answer is not None and answer.told != node_id:
             answer = None  # who was told died of it
-        if handlers.state.leader_id is not None:
-            self._safety.election.check_followed(node_id, handlers.state.term, handlers.state.leader_id)
+        leader_id = state.leader_id
+        if leader_id is not None:
+            self._safety.election.check_followed(node_id, state.term, leader_id)
         self._check_stood(replica)
-        if handlers.state.role == LEADER:
+        if state.role == LEADER:
             answered_by = None if answer is None else answer.peer
             if self._arrived is not None and self._arrived[0] == node_id:
                 answered_by = self._arrived[1]
-            peers = self._membership.in_force(replica.term_at).voters - {node_id}
-            self._check_quorum.on_lead(node_id, handlers.state.term, peers, answered_by, self._world.now_us)
+            peers = members.voters - {node_id}
+            self._check_quorum.on_lead(node_id, state.term, peers, answered_by, self._world.now_us)
         self._arrived = None
         if answer is not None:
             self._check_answer(replica, answer)
-        self._look_at_vote(node_id)
+        if node_id in self._bound_by:
+            self._look_at_vote(node_id)
 
     def _check_term(self, replica: "Replica") -> None:
         """Check that the node's term comes from an election: a node with the latest term of all stands in it, or heard
         it from a node that did.
         """
-        term, handlers = replica.raft.state.term, replica.raft
-        if term > self._term and handlers.state.role == FOLLOWER and handlers.state.other_voters:
+        state = replica.raft.state
+        term = state.term
+        if term <= self._term:
+            return
+        if state.role == FOLLOWER and state.other_voters:
             raise Violation("term", f"node {replica.node_id} is in term {term}, nobody has stood after {self._term}")
-        self._term = max(self._term, term)
+        self._term = term
 
     def _check_stood(self, replica: "Replica") -> None:
         """Check that a leader that stood still for an election timeout leads no more in the first thing it does."""
-        node_id, handlers = replica.node_id, replica.raft
-        led_term = handlers.state.term if handlers.leads_and_knows_all and handlers.state.other_voters else 0
-        before_us, led_before = self._last_step.get(node_id, (replica.now_us, 0))
-        self._last_step[node_id] = replica.now_us, led_term
-        stood_us = replica.now_us - before_us
+        node_id, handlers, now_us = replica.node_id, replica.raft, replica.now_us
+        state = handlers.state
+        leads = state.role == LEADER and handlers.leads_and_knows_all and state.other_voters
+        led_term = state.term if leads else 0
+        before_us, led_before = self._last_step.get(node_id, (now_us, 0))
+        self._last_step[node_id] = now_us, led_term
+        stood_us = now_us - before_us
         if led_term and led_term == led_before and stood_us > self._election_timeout_us:
             raise Violation(
                 "led_on", f"node {node_id} stood for {stood_us // 1000} ms and leads term {led_term} as if it had not"

@@ -262,12 +262,12 @@ def test_acknowledgements() -> None:
 def test_check_quorum() -> None:
     checker = CheckQuorum(election_timeout_us=20_000)
     for now_us in range(0, 80_001, 10_000):
-        checker.on_lead(1, 3, peers=(2, 3), answered_by=None, now_us=now_us)
-    checker.on_lead(1, 3, peers=(2, 3), answered_by=2, now_us=90_000)
-    checker.on_lead(1, 3, peers=(2, 3), answered_by=None, now_us=300_000)  # frozen in between
-    checker.on_lead(1, 3, peers=(2, 3), answered_by=None, now_us=380_000)
+        checker.on_lead(1, 3, peers=frozenset((2, 3)), answered_by=None, now_us=now_us)
+    checker.on_lead(1, 3, peers=frozenset((2, 3)), answered_by=2, now_us=90_000)
+    checker.on_lead(1, 3, peers=frozenset((2, 3)), answered_by=None, now_us=300_000)  # frozen in between
+    checker.on_lead(1, 3, peers=frozenset((2, 3)), answered_by=None, now_us=380_000)
     with pytest.raises(Violation, match="check_quorum"):
-        checker.on_lead(1, 3, peers=(2, 3), answered_by=None, now_us=390_000)
+        checker.on_lead(1, 3, peers=frozenset((2, 3)), answered_by=None, now_us=390_000)
 
 
 def test_leader_stickiness() -> None:

@@ -18,11 +18,14 @@ import keelmq
 from keelmq_spark.options_of_sink import SinkOptions
 from keelmq_spark.writing import send_rows
 from tests.e2e.cluster_process import ClusterProcess, wait_for
+from tests.spark.copying_job import ENTRIES_PER_BATCH
 from tests.spark.test_source import read, send, servers
 
 pytestmark = pytest.mark.process
 
 ROOT: Final = Path(__file__).parents[2]
+BATCHES: Final = 7 * ENTRIES_PER_BATCH
+"""Sent to be copied: more than the query may copy before its last kill, and a batch at least afterwards."""
 KILLS_MAX: Final = 5
 """Maximum number of kills until one comes within a batch, which is written again then: nearly always the first."""
 
@@ -50,19 +53,19 @@ def test_a_frame_is_written_with_all_columns_and_once(spark: SparkSession, clust
     frame = spark.sql(
         """SELECT cast(id AS string) AS value, concat('customer-', id % 7) AS key, array(concat('order-', id)) AS keys,
                   'paid' AS tag, map('n', cast(id AS string)) AS properties, 'order-17' AS causation_id
-           FROM range(0, 2000, 1, 4)"""
+           FROM range(0, 500, 1, 3)"""
     )
     writer = frame.write.format("keelmq").option("servers", servers(cluster)).option("topic", "written")
     for _ in range(2):
         writer.option("writeId", "monday").option("producerGroup", "spark").mode("append").save()
     found = read(spark, cluster, subscribe="written").collect()
-    assert Counter(row.value.decode() for row in found) == Counter(str(n) for n in range(2_000))
+    assert Counter(row.value.decode() for row in found) == Counter(str(n) for n in range(500))
     row = next(row for row in found if row.value == b"17")
     assert (row.key, row.keys, row.tag) == (b"customer-3", ["order-17"], "paid")
     assert row.properties == {"n": "17", "causation_id": "order-17", "producer_group": "spark"}
     assert len({(row.partition, row.key) for row in found}) == 7, "a key has one queue"
     writer.option("writeId", "tuesday").mode("append").save()
-    assert stored(cluster, "written") == 4_000
+    assert stored(cluster, "written") == 1_000
 
 
 def test_batches_are_written_once_also_beside_ones_that_were_written_before(
@@ -132,7 +135,7 @@ def test_a_query_that_is_killed_while_it_writes_copies_every_message_once(
     spark: SparkSession, cluster: ClusterProcess, tmp_path: Path
 ) -> None:
     make_topic(cluster, "copies")
-    send(cluster, "originals", [[f"{batch}-{n}".encode() for n in range(20)] for batch in range(60)])
+    send(cluster, "originals", [[f"{batch}-{n}".encode() for n in range(20)] for batch in range(BATCHES)])
     job = Copying(cluster, tmp_path)
     for _ in range(KILLS_MAX):
         before = stored(cluster, "copies")
@@ -152,7 +155,7 @@ def test_a_query_that_is_killed_while_it_writes_copies_every_message_once(
 
         def is_done() -> bool:
             job.check()
-            return stored(cluster, "copies") >= 1_200 and not job.is_in_a_batch()
+            return stored(cluster, "copies") >= 20 * BATCHES and not job.is_in_a_batch()
 
         wait_for(is_done, "all messages")
     finally:

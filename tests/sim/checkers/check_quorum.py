@@ -1,7 +1,5 @@
 """A leader that a majority does not answer steps down: else its clients would wait for what it cannot commit."""
 
-from collections.abc import Collection
-
 from .violation import Violation
 
 STEP_DOWN_TIMEOUTS = 4
@@ -14,7 +12,7 @@ class _Leadership:
     def __init__(self, term: int, now_us: int) -> None:
         self.term = term
         self.since_us = self.step_us = now_us  # it began, or went on after a pause; its last step
-        self.peers: set[int] = set()
+        self.peers: frozenset[int] = frozenset()
         self.answered_us: dict[int, int] = {}  # peer -> when it answered last
 
 
@@ -27,16 +25,16 @@ class CheckQuorum:
         self._limit_us = STEP_DOWN_TIMEOUTS * election_timeout_us
         self._led: dict[int, _Leadership] = {}
 
-    def on_lead(self, leader: int, term: int, peers: Collection[int], answered_by: int | None, now_us: int) -> None:
+    def on_lead(self, leader: int, term: int, peers: frozenset[int], answered_by: int | None, now_us: int) -> None:
         """Record one step of `leader`, whose other voters are `peers`. In this step it has handled an answer of
         `answered_by`; None if there was none.
         """
         led = self._led.get(leader)
         if led is None or led.term != term:
             led = self._led[leader] = _Leadership(term, now_us)
-        if now_us - led.step_us > PAUSE_US or led.peers != set(peers):
+        if now_us - led.step_us > PAUSE_US or led.peers != peers:
             led.since_us = now_us
-        led.peers = set(peers)
+        led.peers = peers
         led.step_us = now_us
         if answered_by is not None:
             led.answered_us[answered_by] = now_us

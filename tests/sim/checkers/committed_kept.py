@@ -28,6 +28,11 @@ class CommittedKept:
         """Return whether any node has said that the entry is committed."""
         return self._committed.get(index, (None, 0))[0] == term
 
+    @property
+    def entry_count(self) -> int:
+        """Number of entries that are known to be committed."""
+        return len(self._committed)
+
     def term_of(self, index: int) -> int | None:
         """Return the term of the entry that is known to be committed at `index`; None if no entry is."""
         known = self._committed.get(index)

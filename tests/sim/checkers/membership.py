@@ -35,6 +35,11 @@ class MembershipModel:
         self.promotions: list[int] = []
         """Nodes that may lose, or get, their vote by requests without a known outcome."""
 
+    @property
+    def record_count(self) -> int:
+        """Number of configuration records that some log has had."""
+        return len(self._records)
+
     def has_changed(self, knows: Callable[[int, int], bool]) -> bool:
         """Return whether a change of the members is committed. `knows(index, term)` says whether an entry is."""
         return any(knows(members.index, members.term) for members in self._records)
