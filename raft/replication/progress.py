@@ -1,14 +1,28 @@
 """The leader's knowledge of one follower: how far its log matches, and which appends are on the way to it.
 
 Two modes, as in etcd's raft: *probing* sends one append at a time until the place where the logs meet is known;
-*streaming* keeps a window of appends in flight (row 13). Dropping an append on the way is safe: the next one is
-refused and the leader probes. Rows are those of the table in docs/safe-pysyncobj.md.
+*streaming* keeps a window of appends in flight (row 13), which is narrow while the follower catches up. Dropping an
+append on the way is safe: the next one is refused and the leader probes. Rows are those of the table in
+docs/safe-pysyncobj.md.
 """
 
 from collections import deque
+from typing import NamedTuple
+
+from raft.library import now
+from raft.replication.catching_up import CatchUpWindow
 
 WINDOW_MESSAGES = 8
 WINDOW_BYTES = 16 * 1024 * 1024
+
+
+class _Sent(NamedTuple):
+    """An append on the way."""
+
+    last_index: int
+    size_bytes: int
+    at_s: float | None
+    """When it was sent, if the follower catches up."""
 
 
 class Progress:
@@ -31,8 +45,9 @@ class Progress:
         self._probe_prev = next_index - 1
         self._may_probe_anew = True
         self._stalled = False
-        self._in_flight: deque[tuple[int, int]] = deque()  # (last index, bytes) of each append on the way
+        self._in_flight: deque[_Sent] = deque()
         self._in_flight_bytes = 0
+        self._catch_up = CatchUpWindow()
         self._restarted = False
 
     @property
@@ -45,18 +60,19 @@ class Progress:
         restarted, self._restarted = self._restarted, False
         return restarted
 
-    def may_send(self) -> bool:
-        """Return whether an append with entries may be sent now."""
+    def may_send(self, *, catches_up: bool = False) -> bool:
+        """Return whether an append with entries may be sent now, to a follower that is far behind or not."""
         if self.probing:
             return not self._probe_sent
-        return len(self._in_flight) < WINDOW_MESSAGES and self._in_flight_bytes < WINDOW_BYTES
+        appends = self._catch_up.appends if catches_up else WINDOW_MESSAGES
+        return len(self._in_flight) < appends and self._in_flight_bytes < WINDOW_BYTES
 
-    def sent(self, last_index: int, size_bytes: int) -> None:
+    def sent(self, last_index: int, size_bytes: int, *, catches_up: bool = False) -> None:
         """Note that an append up to `last_index` has left."""
         if self.probing:
             self._probe_prev = self.next_index - 1
         self.next_index = last_index + 1
-        self._in_flight.append((last_index, size_bytes))
+        self._in_flight.append(_Sent(last_index, size_bytes, now() if catches_up else None))
         self._in_flight_bytes += size_bytes
         self._probe_sent = self.probing
 
@@ -75,8 +91,13 @@ class Progress:
         if counts:
             self.counted = max(self.counted, match_index)
         self.next_index = max(self.next_index, self.acked + 1)
-        while self._in_flight and self._in_flight[0][0] <= self.acked:
-            self._in_flight_bytes -= self._in_flight.popleft()[1]
+        sent_s = None
+        while self._in_flight and self._in_flight[0].last_index <= self.acked:
+            arrived = self._in_flight.popleft()
+            self._in_flight_bytes -= arrived.size_bytes
+            sent_s = arrived.at_s
+        if sent_s is not None:
+            self._catch_up.acknowledged(sent_s, now())
         if heartbeat:
             if not self._in_flight and not self._stalled and match_index >= self.next_index - 1:
                 self.probing = self._probe_sent = False

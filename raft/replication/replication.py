@@ -11,6 +11,7 @@ from raft.errors import ProtocolError
 from raft.library import LEADER, now
 from raft.messages import Append, AppendEntries, AppendReply, make_append
 from raft.peers.lanes import Lanes
+from raft.replication.catching_up import BEHIND_BYTES, CATCH_UP_BYTES
 from raft.replication.chain_check import chain_append
 from raft.replication.progress import Progress
 from raft.replication.retention import needed_from
@@ -234,9 +235,12 @@ class Replication:
             progress.restart(state.log.base.index + 1)
         if progress.take_restarted():
             lanes.drop_waiting(peer)
-        while progress.next_index <= state.log.last_index and progress.may_send() and not lanes.is_full(peer):
+        while progress.next_index <= state.log.last_index and not lanes.is_full(peer):
             try:
-                append = self._append_from(progress.next_index)
+                catches_up = self._is_far_behind(progress.next_index)
+                if not progress.may_send(catches_up=catches_up):
+                    break
+                append = self._append_from(progress.next_index, CATCH_UP_BYTES if catches_up else APPEND_BYTES)
             except DiskFull as error:  # an old segment cannot be opened now; the next heartbeat tries again
                 self._note_unread(error)
                 break
@@ -244,7 +248,8 @@ class Replication:
             progress.announced_commit = state.commit_index
             self._sender.send(peer, append)
             entries = append.entries
-            progress.sent(entries[-1].index, sum(len(entry.payload) for entry in entries))
+            size_bytes = sum(len(entry.payload) for entry in entries)
+            progress.sent(entries[-1].index, size_bytes, catches_up=catches_up)
         if heartbeat:
             self._send_heartbeat(peer, progress)
 
@@ -253,13 +258,18 @@ class Replication:
             log.warning("entries cannot be read for the others, and are sent later: %s", error)
         self._is_unread = True
 
-    def _append_from(self, index: int) -> Append:
+    def _is_far_behind(self, index: int) -> bool:
+        """Return whether a follower that is to be sent the entry catches up."""
+        log = self._state.log
+        return index < log.last_index and log.end_position - log.position_of(index) > BEHIND_BYTES
+
+    def _append_from(self, index: int, max_bytes: int) -> Append:
         """Return an append with entries from `index` on; the same object when another peer was sent the same last."""
         state = self._state
-        of = index, state.log.last_index, state.term, state.commit_index
+        of = index, state.log.last_index, state.term, state.commit_index, max_bytes
         if self._prepared[0] == of:
             return self._prepared[1]
-        append = self._append_after(index - 1, state.log.entries(index, APPEND_BYTES))
+        append = self._append_after(index - 1, state.log.entries(index, max_bytes))
         if len(append.entries[0].payload) <= APPEND_BYTES:  # a larger one is not kept in memory for this
             self._prepared = of, append
         return append

@@ -120,6 +120,8 @@ class Windows:
         with ExitStack() as stack:
             for module, name, value in (
                 (raft.replication.replication, "APPEND_BYTES", self.append_bytes),
+                (raft.replication.replication, "CATCH_UP_BYTES", self.append_bytes),
+                (raft.replication.replication, "BEHIND_BYTES", self.window_bytes),
                 (raft.entries.applier, "APPLY_BYTES", self.apply_bytes),
                 (raft.entries.applier, "APPLY_BUDGET_MS", self.apply_budget_ms),
                 (raft.replication.progress, "WINDOW_MESSAGES", self.window_messages),
