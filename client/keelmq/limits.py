@@ -198,7 +198,7 @@ def no_text(error: UnicodeEncodeError, field: str = "") -> InvalidRequest:
     """Return the error of a string with half of a surrogate pair, as an argument of a command has for each byte that is
     no UTF-8.
     """
-    named = field or ascii(error.object)
+    named = field or f"a string with {error.object[error.start]!a}"  # not the whole: it may be long, or a secret
     return InvalidRequest("invalid_request", f"{named} is not text that UTF-8 can carry: {error.reason}")
 
 

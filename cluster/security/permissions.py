@@ -143,9 +143,13 @@ class Permissions:
         return Verdict(found is not None, found)
 
     def allow_all(self, action: Action, kind: Kind) -> bool:
-        """Return whether the action, other than `describe`, is allowed on every resource of a kind that has names."""
+        """Return whether the action is allowed on every resource of a kind that has names."""
         concerned = [each for each in self._rules if each.concerns(action, kind)]
-        return any(each.is_of_all for each in concerned) and not any(each.rule.effect == "deny" for each in concerned)
+        if any(each.rule.effect == "deny" for each in concerned):
+            return False
+        if action == "describe":  # whatever else is allowed implies it
+            concerned = [each for each in self._rules if each.rule.effect == "allow" and each.is_about(kind)]
+        return any(each.is_of_all for each in concerned)
 
 
 class _Compiled:
@@ -166,7 +170,11 @@ class _Compiled:
 
     def concerns(self, action: Action, kind: Kind) -> bool:
         """Return whether the rule is about the action on some resources of the kind."""
-        return self._kind in ("", kind) and self.names(action)
+        return self.is_about(kind) and self.names(action)
+
+    def is_about(self, kind: Kind) -> bool:
+        """Return whether the rule is about some resources of the kind."""
+        return self._kind in ("", kind)
 
     def matches(self, resource: Resource) -> bool:
         if self._kind not in ("", resource.kind):

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 SERVE: Final = json.dumps({"action": "serve", "arguments": {}}).encode() + b"\n"
-BEGUN: Final = b'{"begun": true}\n'
-"""Line with which an agent says that it has read a request."""
-BEGIN_S_MAX: Final = 10.0
+THERE: Final = b'{"there": true}\n'
+"""Line with which an agent answers an empty one."""
+THERE_S_MAX: Final = 10.0
 """Longest wait for that line of a process that has answered before: then its connection is taken for dead."""
 END_S_MAX: Final = 5.0
 READ_BYTES: Final = 1 << 16
@@ -31,7 +31,7 @@ class Answer(NamedTuple):
 
 
 class _Lost(Exception):
-    """A process that has answered before does not answer any more."""
+    """A process that has answered before is not there any more. It was sent no request since."""
 
 
 class _Agent:
@@ -49,26 +49,29 @@ class _Agent:
         self._is_new = True
 
     def ask(self, request: bytes, deadline_s: float | None) -> Answer:
-        """Have the request carried out. Raises TimeoutError at the deadline, and _Lost when a process that has answered
-        before does not answer.
+        """Have the request carried out. Raises TimeoutError at the deadline, and _Lost, with nothing sent, when a
+        process that has answered before is not there.
         """
-        is_new, self._is_new = self._is_new, False
-        self._write((SERVE if is_new else b"") + request)
-        if is_new:
-            line = self._line(deadline_s)
-        else:
-            soon_s = time.monotonic() + BEGIN_S_MAX
-            try:
-                line = self._line(soon_s if deadline_s is None else min(soon_s, deadline_s))
-            except TimeoutError:
-                raise _Lost from None
-        if line == BEGUN:
-            line = self._line(deadline_s)
+        if not self._is_new:
+            self._require_there()
+        self._write((SERVE if self._is_new else b"") + request)
+        self._is_new = False
+        line = self._line(deadline_s)
         if line.endswith(b"\n") and line.startswith(b"{"):
             return Answer(0, line, b"")
-        if not line and not is_new:
-            raise _Lost
         return self._ended(line, deadline_s)
+
+    def _require_there(self) -> None:
+        """Raise _Lost unless the process answers. What is sent over a connection that is dead for a while may arrive
+        later than what is sent over the next one.
+        """
+        self._write(b"\n")
+        try:
+            line = self._line(time.monotonic() + THERE_S_MAX)
+        except TimeoutError:
+            raise _Lost from None
+        if line != THERE:
+            raise _Lost
 
     def has_ended(self) -> bool:
         return self._process.poll() is not None
@@ -145,9 +148,7 @@ class AgentCalls:
                     agent.kill()  # it waits for a request, or has lost its connection
 
     def call(self, command: Sequence[str], request: bytes, longest_s: float | None) -> Answer:
-        """Have the request carried out, twice if it is not known whether it was. Raises OSError, TimeoutError among
-        them.
-        """
+        """Have the request carried out. Raises OSError, TimeoutError among them."""
         deadline_s = None if longest_s is None else time.monotonic() + longest_s
         while True:
             agent = self._taken(tuple(command)) or _Agent(command)

@@ -406,11 +406,13 @@ PATHS = ("root", "path", "archive")
 
 def serve() -> None:
     """Carry out one request after the other until standard input ends, each in a process of its own: what one leaves
-    behind is nothing to the next. A line for each says that it is begun.
+    behind is nothing to the next. An empty line asks whether it is there.
     """
     gc.freeze()  # a collection in a fork would write to each page that it shares with this process
     while line := sys.stdin.buffer.readline():
-        print(json.dumps({"begun": True}), flush=True)
+        if line == b"\n":
+            print(json.dumps({"there": True}), flush=True)
+            continue
         process = os.fork()
         if process == 0:
             null = os.open(os.devnull, os.O_RDONLY)

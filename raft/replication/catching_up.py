@@ -13,8 +13,13 @@ CATCH_UP_BYTES: Final = 512 * 1024
 APPENDS_MIN: Final = 2
 """One that the follower works on, and the next one."""
 APPENDS_MAX: Final = 32
-SLACK: Final = 1.5
-"""Ratio to the shortest time of an acknowledgement, up to which another append on the way costs nobody anything."""
+SLACK: Final = 2.5
+"""Ratio to the shortest time of an acknowledgement, up to which another append on the way is worth it: one that arrives
+during a sync waits for the next one, which is twice that time, and shares it with others.
+"""
+GAIN_PERIOD_S: Final = 1.0
+GAIN: Final = 2
+"""Ratio of what a follower is sent to what the log grows by, below which sparing others has no end."""
 
 
 class CatchUpWindow:
@@ -23,6 +28,8 @@ class CatchUpWindow:
     """
 
     def __init__(self) -> None:
+        self._looked: tuple[float, int, int] | None = None  # when, and where the follower and the log were
+        self._gains = True
         self._soonest_s = float("inf")
         self._shrunk_s = float("-inf")
         self.appends = APPENDS_MIN
@@ -36,3 +43,16 @@ class CatchUpWindow:
             self.appends = min(APPENDS_MAX, self.appends + 1)
         elif sent_s >= self._shrunk_s:  # what was sent before says nothing of the window since
             self.appends, self._shrunk_s = max(APPENDS_MIN, self.appends // 2), at_s
+
+    def gains(self, position: int, end: int, at_s: float) -> bool:
+        """Return whether the follower, which is to be sent the log from `position` on, comes back to its `end` although
+        others are spared: within the last GAIN_PERIOD_S it was sent GAIN times what was appended.
+        """
+        if self._looked is None:
+            self._looked = at_s, position, end
+        looked_s, position_then, end_then = self._looked
+        if at_s - looked_s >= GAIN_PERIOD_S:
+            sent_bytes = position - position_then
+            self._gains = sent_bytes > 0 and sent_bytes >= GAIN * (end - end_then)
+            self._looked = at_s, position, end
+        return self._gains

@@ -60,6 +60,15 @@ class Progress:
         restarted, self._restarted = self._restarted, False
         return restarted
 
+    @property
+    def has_room(self) -> bool:
+        """False while nothing may be sent, whether the follower catches up or not."""
+        return not (self.probing and self._probe_sent) and self._in_flight_bytes < WINDOW_BYTES
+
+    def gains(self, position: int, end: int) -> bool:
+        """Return whether it comes back to the `end` of the log although others are spared."""
+        return self._catch_up.gains(position, end, now())
+
     def may_send(self, *, catches_up: bool = False) -> bool:
         """Return whether an append with entries may be sent now, to a follower that is far behind or not."""
         if self.probing:

@@ -235,9 +235,9 @@ class Replication:
             progress.restart(state.log.base.index + 1)
         if progress.take_restarted():
             lanes.drop_waiting(peer)
-        while progress.next_index <= state.log.last_index and not lanes.is_full(peer):
+        while progress.next_index <= state.log.last_index and progress.has_room and not lanes.is_full(peer):
             try:
-                catches_up = self._is_far_behind(progress.next_index)
+                catches_up = self._catches_up(peer, progress)
                 if not progress.may_send(catches_up=catches_up):
                     break
                 append = self._append_from(progress.next_index, CATCH_UP_BYTES if catches_up else APPEND_BYTES)
@@ -258,10 +258,27 @@ class Replication:
             log.warning("entries cannot be read for the others, and are sent later: %s", error)
         self._is_unread = True
 
-    def _is_far_behind(self, index: int) -> bool:
-        """Return whether a follower that is to be sent the entry catches up."""
-        log = self._state.log
-        return index < log.last_index and log.end_position - log.position_of(index) > BEHIND_BYTES
+    def _catches_up(self, peer: int, progress: Progress) -> bool:
+        """Return whether the follower is far behind, and others are to be spared while it comes back: they commit
+        without it, and it does come back. Raises DiskFull if an old segment cannot be opened.
+        """
+        log, index = self._state.log, progress.next_index
+        if index >= log.last_index:
+            return False
+        position = log.position_of(index)
+        if log.end_position - position <= BEHIND_BYTES:
+            return False
+        return progress.gains(position, log.end_position) and self._others_commit_without(peer)
+
+    def _others_commit_without(self, peer: int) -> bool:
+        state = self._state
+        held = {
+            other: progress.counted
+            for other, progress in self._progress.items()
+            if other != peer and state.connected(other)
+        }
+        held[state.node_id] = state.log.synced_index
+        return state.configuration.held_by_majority(held) >= state.commit_index
 
     def _append_from(self, index: int, max_bytes: int) -> Append:
         """Return an append with entries from `index` on; the same object when another peer was sent the same last."""

@@ -27,6 +27,7 @@ class _Shown(ScriptedGroup):
     def __init__(self, refusals: list[HttpResponse]) -> None:
         super().__init__(queues=1)
         self.refusals = refusals
+        self.former: list[dict[str, Any]] = []
 
     def _refuses(self, request: Request) -> bool:
         return False
@@ -41,6 +42,7 @@ class _Shown(ScriptedGroup):
         for each in detail["offsets"]:
             end = len(self.messages[each["queue"]])
             each |= {"max_offset": end, "lag": end - each["offset"]}
+        detail["offsets"] += self.former
         return {**detail, "group": "g", "retry_max_attempts": 16, "retry_delays_ms": [1_000]}
 
 
@@ -83,6 +85,17 @@ def test_it_ends_where_other_members_have_all_queues() -> None:
         group = _Shown([])
         group.append(0, b"0", b"1")
         group.assigned, group.committed = [], {0: 2}
+        assert await consumed(group) == []
+
+    run_in_virtual_time(main())
+
+
+def test_it_waits_for_no_topic_that_the_group_read_before() -> None:
+    async def main() -> None:
+        group = _Shown([])
+        group.append(0, b"0", b"1")
+        group.assigned, group.committed = [], {0: 2}
+        group.former = [{"topic": "old", "queue": 0, "offset": 3, "max_offset": 8, "lag": 5}]
         assert await consumed(group) == []
 
     run_in_virtual_time(main())

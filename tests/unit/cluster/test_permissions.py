@@ -68,6 +68,22 @@ def test_all_is_allowed_by_a_rule_for_all_and_no_exception(rules: list[Rule], al
     assert Permissions(rules, HERE).allow_all("read", "topic") is allowed
 
 
+@pytest.mark.parametrize(
+    ("rules", "allowed"),
+    [
+        ([allow("describe", on="topic:*")], True),
+        ([allow("send", on="topic:*")], True),
+        ([allow("send", on="topic:ord*")], False),
+        ([allow("read", on="group:*")], False),
+        ([allow("*", on="*"), deny("read", on="topic:secret")], True),
+        ([allow("*", on="*"), deny("describe", on="topic:secret")], False),
+        ([deny("read", on="topic:*")], False),
+    ],
+)
+def test_all_is_described_by_whom_anything_is_allowed_with_all(rules: list[Rule], allowed: bool) -> None:
+    assert Permissions(rules, HERE).allow_all("describe", "topic") is allowed
+
+
 def test_deny_wins_wherever_it_stands() -> None:
     for rules in (
         [allow("*", on="*"), deny("send", on="topic:orders")],

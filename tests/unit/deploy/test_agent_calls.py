@@ -63,7 +63,7 @@ def test_a_connection_that_is_silent_is_replaced(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The host was lost since the last call, and nothing told this machine."""
-    monkeypatch.setattr(agent_calls, "BEGIN_S_MAX", 0.01)
+    monkeypatch.setattr(agent_calls, "THERE_S_MAX", 0.01)
     calls = AgentCalls()
     with calls.kept():
         call(calls, command, "digest", path=str(tmp_path / "file"))

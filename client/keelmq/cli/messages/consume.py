@@ -130,7 +130,7 @@ async def _read_as_member(
 
 async def _close_at_end(connection: "Connection", consumer: "Consumer", group: str, topic: str) -> None:
     """Close the consumer when every message of its queues is printed and committed; without queues of its own, every
-    message of the group. Raises the error of a group that cannot be looked at, where waiting does not help.
+    message of the topic. Raises the error of a group that cannot be looked at, where waiting does not help.
     """
     import asyncio
 
@@ -149,7 +149,8 @@ async def _close_at_end(connection: "Connection", consumer: "Consumer", group: s
                     continue
                 raise
             done = {(each.topic, each.queue) for each in offsets if each.lag == 0}
-            if offsets and done.issuperset(consumer.assignment or [(each.topic, each.queue) for each in offsets]):
+            of_topic = [(each.topic, each.queue) for each in offsets if each.topic == topic]
+            if of_topic and done.issuperset(consumer.assignment or of_topic):
                 return
     finally:
         await consumer.close()

@@ -53,7 +53,7 @@ def pop(
         check_topic(topic)
         check_range("invisible_ms", invisible_ms, 1, POP_INVISIBLE_MS_MAX)
         calls = PopCalls(connection, group, topic, Selection(tags, filter), "keelmq-cli")
-        left, before = max_messages, None
+        left, before, ends = max_messages, None, None
         while left is None or left > 0:
             most = BATCH if left is None else min(left, BATCH)
             popped = await calls.pop(most, invisible_ms, WAIT_MS if follow else 0, "earliest")
@@ -62,10 +62,13 @@ def pop(
             if popped and not keep:
                 await _ack(calls, popped)
             if not popped and not follow:
-                offsets = await _offsets(connection, group)
-                if offsets == before:
+                # A pop looks at so many messages, and there may be more that match behind them: up to where the queues
+                # ended when nothing was found for the first time.
+                offsets, ends_now = await _offsets(connection, group, topic)
+                ends = ends_now if ends is None else ends
+                if offsets == before or all(offsets.get(queue, 0) >= end for queue, end in ends.items()):
                     return
-                before = offsets  # a pop looks at so many messages, and there may be more that match behind them
+                before = offsets
             left = None if left is None else left - len(popped)
 
     run(servers, work, as_json=as_json)
@@ -79,10 +82,12 @@ async def _ack(calls: "PopCalls", popped: "Sequence[PoppedMessage]") -> None:
             say(f"{message.message_id} comes again: its time was over before it was acknowledged", file=sys.stderr)
 
 
-async def _offsets(connection: "Connection", group: str) -> list[tuple[str, int, int]]:
+async def _offsets(connection: "Connection", group: str, topic: str) -> tuple[dict[int, int], dict[int, int]]:
+    """Return the offsets of the group in the queues of the topic, and where the queues end."""
     from keelmq.admin import Admin
 
-    return [(each.topic, each.queue, each.offset) for each in (await Admin(connection).group(group)).offsets]
+    found = [each for each in (await Admin(connection).group(group)).offsets if each.topic == topic]
+    return {each.queue: each.offset for each in found}, {each.queue: each.max_offset for each in found}
 
 
 def _print(popped: "PoppedMessage", *, keep: bool, as_json: bool) -> None:
