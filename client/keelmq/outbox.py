@@ -34,9 +34,10 @@ CLOCK_MARGIN_MS: Final = 24 * 3_600_000
 
 COMMITTED: Final = "committed"
 ROLLED_BACK: Final = "rolled_back"
-PURGED: Final = "purged"
 PURGED_ID: Final = "purged.before"
-"""The row whose time says before when rows were purged. No transaction has its id, which has a dot."""
+"""The row whose state says before when rows were purged. No transaction has its id, which has a dot."""
+NEVER_MS: Final = (1 << 63) - 1
+"""Time of that row: no process purges it, whatever version of the SDK it runs."""
 
 table = Table(
     "keelmq_outbox",
@@ -160,17 +161,17 @@ def purge(executor: Executor, older_than_ms: int) -> int:
         raise InvalidRequest("invalid_request", f"older_than_ms must be at least {KEEP_MS_MIN} (8 days)")
     before_ms = sql.now_ms() - older_than_ms
     _note_purged(executor, before_ms)
-    old = (table.c.created_at_ms < before_ms) & (table.c.transaction_id != PURGED_ID)
-    deleted: Any = executor.execute(delete(table).where(old))
+    deleted: Any = executor.execute(delete(table).where(table.c.created_at_ms < before_ms))
     return int(deleted.rowcount)
 
 
 def _note_purged(executor: Executor, before_ms: int) -> None:
     """Note, for checks, before when rows are purged; the latest such time stays."""
-    row = {"transaction_id": PURGED_ID, "state": PURGED, "created_at_ms": before_ms}
+    state = f"{before_ms:016d}"  # of one length, so that texts compare as the numbers do
+    row = {"transaction_id": PURGED_ID, "state": state, "created_at_ms": NEVER_MS}
     if not sql.insert_if_absent(executor, table, row):
-        earlier = (table.c.transaction_id == PURGED_ID) & (table.c.created_at_ms < before_ms)
-        executor.execute(update(table).where(earlier).values(created_at_ms=before_ms))
+        earlier = (table.c.transaction_id == PURGED_ID) & (table.c.state < state)
+        executor.execute(update(table).where(earlier).values(state=state))
 
 
 def _fence(connection: Connection, transaction_id: str, prepared_at_ms: int | None) -> Decision:
@@ -193,9 +194,8 @@ def _may_be_purged(connection: Connection, prepared_at_ms: int) -> bool:
     """Return whether the row of a transaction that was prepared then may have been purged.
 
     Asked after the insert, which waits for a purge that deletes the row: its note is seen then."""
-    noted = select(table.c.created_at_ms).where(table.c.transaction_id == PURGED_ID)
-    before_ms = connection.execute(noted).scalar()
-    return before_ms is not None and prepared_at_ms < before_ms + CLOCK_MARGIN_MS
+    before = _state(connection, PURGED_ID)
+    return before is not None and prepared_at_ms < int(before) + CLOCK_MARGIN_MS
 
 
 def _unknown(transaction_id: str, error: DBAPIError) -> Decision:

@@ -1,6 +1,7 @@
 """Finds messages by id, by key or by time, and shows the trace of a message."""
 
 import contextlib
+import functools
 import re
 from collections.abc import AsyncGenerator, Mapping
 from typing import Annotated, Final
@@ -166,13 +167,14 @@ class MessageApi:
 
     async def _trace(self, request: web.Request, place: MessagePlace) -> TraceView:
         access = self._core.access
+        is_seen = functools.cache(lambda group: access.may(request, "describe", permissions.group(group)))
         found: list[tuple[TraceEvent, TraceEventView]] = []
         pace = Pace()
         for event in self._core.state.trace_steps(place):
             if event is None:
                 await pace.step()
                 continue
-            if event.group is not None and not access.may(request, "describe", permissions.group(event.group)):
+            if event.group is not None and not is_seen(event.group):
                 continue
             with contextlib.suppress(LogTruncated):  # the message expired meanwhile, and the entry was removed
                 found.append((event, self._event_view(event)))

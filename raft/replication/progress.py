@@ -71,10 +71,8 @@ class Progress:
 
     def may_send(self, *, catches_up: bool = False) -> bool:
         """Return whether an append with entries may be sent now, to a follower that is far behind or not."""
-        if self.probing:
-            return not self._probe_sent
         appends = self._catch_up.appends if catches_up else WINDOW_MESSAGES
-        return len(self._in_flight) < appends and self._in_flight_bytes < WINDOW_BYTES
+        return self.has_room and (self.probing or len(self._in_flight) < appends)
 
     def sent(self, last_index: int, size_bytes: int, *, catches_up: bool = False) -> None:
         """Note that an append up to `last_index` has left."""

@@ -14,6 +14,7 @@ from deploy.reporting.report import Report
 from tests.bench import beside_worker
 
 ROUNDS: Final = 5
+TURN_S_MAX: Final = 60.0
 LOWER_IS_BETTER: Final = frozenset({"sequential_p50"})
 """Loads whose figure is a time in ms; the other figures are rates per second."""
 
@@ -59,9 +60,12 @@ class _Tree:
 
     def measure(self, load: str, seconds: float, report: Report) -> float:
         """Return the figure of one turn of the load, never 0: a turn that is too short for this machine is said and
-        repeated in twice the time. Raises BesideError when the worker ends, as it does when calls fail.
+        repeated in twice the time. Raises BesideError when the worker ends, as it does when calls fail, and when
+        nothing is acknowledged within a minute.
         """
         while not (figure := self._turn(load, seconds)):
+            if seconds >= TURN_S_MAX:
+                raise BesideError(f"the nodes of {self._tree} acknowledge nothing of {load} within {seconds:g} s")
             report.event(f"  {load}: nothing was acknowledged within {seconds:g} s; again with twice the time")
             seconds *= 2
         return figure

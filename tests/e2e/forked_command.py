@@ -8,11 +8,8 @@ configurations; that the real command does the same is shown by the tests over s
 
 import ctypes
 import functools
-import gc
 import importlib
-import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -21,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from deploy.broker_process import die_with_parent
+from tests.e2e.fork_server import serve
 from tests.requirements import REPOSITORY
 
 PROGRAM: Final = """\
@@ -34,7 +32,7 @@ with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as template:
     socket.send_fds(template, [json.dumps(request).encode()], [0, 1, 2])
     sys.exit(int(template.recv(16) or 1))
 """
-REQUEST_BYTES_MAX: Final = 1 << 20
+MODULES: Final = ("cluster.main", "cluster.run_command", "cluster.serving")
 COMMAND_LINE: Final = 4096
 """Room for the command line of a forked process, in bytes."""
 _ARG_START, _ARG_END = 48, 49
@@ -63,30 +61,6 @@ def make_program(directory: Path) -> Path:
         program.chmod(0o755)
     _template(directory)
     return program
-
-
-def serve(address: str) -> int:
-    """Fork a process for each request."""
-    for module in ("cluster.main", "cluster.run_command", "cluster.serving"):
-        importlib.import_module(module)
-    gc.freeze()  # a collection in a fork would write to each page that it shares with this process
-    own = os.getpid()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel forgets those that have ended
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.bind(address)
-        listener.listen(16)
-        print("serves", flush=True)
-        while True:
-            connection, _ = listener.accept()
-            content, files, _, _ = socket.recv_fds(connection, REQUEST_BYTES_MAX, 3)
-            if os.fork() == 0:
-                listener.close()
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                die_with_parent(own)
-                return become(connection, files, **json.loads(content))
-            connection.close()
-            for file in files:
-                os.close(file)
 
 
 def become(
@@ -137,4 +111,4 @@ def take_command_line(parts: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(serve(sys.argv[1]))
+    sys.exit(serve(sys.argv[1], MODULES, become))

@@ -8,7 +8,6 @@ itself does the same is shown by the tests over ssh and those of bundles, which 
 import atexit
 import contextlib
 import functools
-import gc
 import importlib
 import json
 import os
@@ -24,11 +23,11 @@ from types import TracebackType
 from typing import IO, Final, NoReturn
 
 from deploy.broker_process import die_with_parent
+from tests.e2e.fork_server import serve
 from tests.requirements import REPOSITORY
 
 TOOL: Final = "deploy.rollout.__main__"
 MODULES: Final = (TOOL, "deploy.rollout.render_verb", "deploy.rollout.ways_back")
-REQUEST_BYTES_MAX: Final = 1 << 20
 KILLED: Final = -signal.SIGKILL
 _MADE: Final[list[subprocess.Popen[bytes]]] = []
 """Templates, which nobody waits for."""
@@ -95,30 +94,6 @@ def tool_template() -> str:
     return f"{directory}/template"
 
 
-def serve(address: str) -> int:
-    """Fork a process for each request."""
-    for module in MODULES:
-        importlib.import_module(module)
-    gc.freeze()  # a collection in a fork would write to each page that it shares with this process
-    own = os.getpid()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel forgets those that have ended
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.bind(address)
-        listener.listen(16)
-        print("serves", flush=True)
-        while True:
-            connection, _ = listener.accept()
-            content, files, _, _ = socket.recv_fds(connection, REQUEST_BYTES_MAX, 2)
-            if os.fork() == 0:
-                listener.close()
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                die_with_parent(own)
-                become_tool(connection, files, **json.loads(content))
-            connection.close()
-            for file in files:
-                os.close(file)
-
-
 def become_tool(
     connection: socket.socket, files: Sequence[int], *, arguments: list[str], environment: dict[str, str]
 ) -> NoReturn:
@@ -144,4 +119,4 @@ def become_tool(
 
 
 if __name__ == "__main__":
-    sys.exit(serve(sys.argv[1]))
+    sys.exit(serve(sys.argv[1], MODULES, become_tool))

@@ -269,6 +269,8 @@ async def test_a_check_that_comes_after_the_purge_of_its_row_rolls_nothing_back(
         assert outbox.purge(connection, 10 * day_ms) == 1
         assert outbox.purge(connection, 15 * day_ms) == 0
         assert outbox.purge(connection, 10 * day_ms) == 0
+        by_an_older_sdk = outbox.table.delete().where(outbox.table.c.created_at_ms < now_ms + 10_000 * day_ms)
+        assert connection.execute(by_an_older_sdk).rowcount == 0
     for _ in range(2):
         assert await outbox.checker(engine)(asked(20, TX)) is Decision.UNKNOWN
         assert outbox.check(engine, TX, now_ms - 20 * day_ms) is Decision.UNKNOWN

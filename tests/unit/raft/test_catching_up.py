@@ -1,10 +1,13 @@
 """How many appends are on the way to a follower that is behind."""
 
 import heapq
+from collections.abc import Callable
 
 import pytest
 
+from raft.messages import AppendReply
 from raft.replication import progress as progress_module
+from raft.replication import replication as replication_module
 from raft.replication.catching_up import (
     APPENDS_MAX,
     APPENDS_MIN,
@@ -15,6 +18,10 @@ from raft.replication.catching_up import (
 )
 from raft.replication.progress import WINDOW_MESSAGES, Progress
 from raft.replication.replication import APPEND_BYTES
+from tests.unit.raft.test_commit import acknowledge, leader_of_three
+from tests.unit.raft.test_joining import advance
+
+__all__ = ["advance"]
 
 
 def most_on_the_way(service_s: float, way_s: float, appends: int = 600) -> tuple[int, float]:
@@ -59,6 +66,36 @@ def test_a_disk_that_becomes_slow_narrows_the_window() -> None:
     for at_s in range(APPENDS_MAX, 2 * APPENDS_MAX):
         window.acknowledged(at_s, at_s + 0.026)
     assert window.appends == APPENDS_MIN
+
+
+def test_one_that_the_others_need_for_a_majority_is_sent_what_there_is(
+    advance: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is committed before it is back, so nobody is spared by sending it little at a time."""
+    monkeypatch.setattr(replication_module, "BEHIND_BYTES", 1_000)
+    monkeypatch.setattr(replication_module, "CATCH_UP_BYTES", 500)
+    one = leader_of_three(advance)
+
+    def append_after_absence() -> int:
+        """Return the number of entries in the first append to node 3 behind the place where the logs meet."""
+        one.disconnect(3)
+        held = one.log.last_index
+        for _ in range(20):
+            one.node.proposing.propose(bytes(200), lambda *_: None)
+            one.settle()
+        if 2 in one.node.replication.answering_voters():
+            acknowledge(one, 2)
+            one.settle()
+        one.connect(3)
+        one.transport.sent.clear()
+        one.node.on_message(3, AppendReply(one.node.state.term, True, held, counts=True, votes=True))
+        one.node.advance()
+        sent = [getattr(message, "entries", ()) for peer, message in one.transport.sent if peer == 3]
+        return max(map(len, sent))
+
+    assert 0 < append_after_absence() < 5
+    one.disconnect(2)
+    assert append_after_absence() >= 20
 
 
 @pytest.mark.parametrize(

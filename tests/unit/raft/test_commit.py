@@ -25,14 +25,14 @@ def leader_of_three(advance: Callable[[float], None]) -> Started:
             one.node.proposing.propose_configuration(following, lambda *_: None)
             one.settle()
             for each in range(2, peer + 1):
-                _acknowledge(one, each)
+                acknowledge(one, each)
                 one.settle()
     assert one.node.state.role == LEADER
     assert one.node.state.commit_index == one.log.last_index
     return one
 
 
-def _acknowledge(one: Started, peer: int) -> None:
+def acknowledge(one: Started, peer: int) -> None:
     """Let the peer have all of node 1's log on its disk."""
     one.node.on_message(peer, AppendReply(one.node.state.term, True, one.log.last_index, counts=True, votes=True))
 
@@ -44,7 +44,7 @@ def test_an_acknowledgement_commits_without_a_step(advance: Callable[[float], No
     one.log.sync()
     node.on_synced()
     assert not node.may_commit
-    _acknowledge(one, 2)
+    acknowledge(one, 2)
     assert (node.may_commit, node.wants_step) == (True, False)
     node.advance()
     assert (node.state.commit_index, outcomes) == (index, [index])
@@ -55,8 +55,8 @@ def test_a_copy_of_the_majority_commits_no_more_than_the_own_disk_holds(advance:
     node = one.node
     before = node.state.commit_index
     index = node.proposing.propose(b"", lambda *_: None)
-    _acknowledge(one, 2)
-    _acknowledge(one, 3)
+    acknowledge(one, 2)
+    acknowledge(one, 3)
     node.advance()
     assert (node.state.commit_index, node.may_commit) == (before, False)
     one.log.sync()
@@ -72,7 +72,7 @@ def test_copies_that_a_new_connection_may_have_lost_commit_nothing(advance: Call
     before = node.state.commit_index
     index = node.proposing.propose(b"", lambda *_: None)
     for peer in (2, 3):
-        _acknowledge(one, peer)
+        acknowledge(one, peer)
     node.advance()
     assert (node.commit_limit, node.state.commit_index) == (index, before)  # the own disk does not hold it
     for peer in (2, 3):
@@ -83,7 +83,7 @@ def test_copies_that_a_new_connection_may_have_lost_commit_nothing(advance: Call
     node.step()
     assert node.state.commit_index == before
     for peer in (2, 3):
-        _acknowledge(one, peer)
+        acknowledge(one, peer)
     node.advance()
     assert node.state.commit_index == index
 
@@ -104,8 +104,8 @@ def test_nothing_of_an_earlier_term_is_committed_before_the_own_no_op_is_durable
     node.state.library.become_leader()
     no_op = one.log.last_index
     assert (node.replication.leads_from, one.log.synced_index) == (no_op, durable)
-    _acknowledge(one, 2)
-    _acknowledge(one, 3)
+    acknowledge(one, 2)
+    acknowledge(one, 3)
     node.advance()
     assert (node.state.commit_index, node.may_commit) == (committed, False)
     one.log.sync()
