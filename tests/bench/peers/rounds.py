@@ -119,12 +119,19 @@ class Rounds:
             self._replace(cluster)
 
     def _measure(self, number: int, row: Row, cluster: Cluster, variant: Variant, cell: Cell) -> None:
-        """Measure slices until one counts, or the retries are used up. Raises LoadError, and Missing."""
+        """Measure slices until one counts, or the retries are used up. Raises LoadError, and Missing.
+
+        One in which nothing was acknowledged was too short for this machine: the next one is twice as long.
+        """
+        seconds = self._limits.seconds
         for _ in range(1 + self._limits.retries):
-            measured = cluster.measure(row, variant.flavour, self._limits.warm_up_s, self._limits.seconds)
+            measured = cluster.measure(row, variant.flavour, self._limits.warm_up_s, seconds)
             turn = Turn.of(number, measured)
-            if measured.result.errors or not measured.result.messages:
-                why = f"{measured.result.errors} sends failed, the last one with {measured.result.error or 'nothing'}"
+            if measured.result.errors:
+                why = f"{measured.result.errors} sends failed, the last one with {measured.result.error}"
+            elif not measured.result.messages:
+                why = f"nothing was acknowledged within {seconds:g} s"
+                seconds *= 2
             elif turn.strangers_percent > self._limits.strangers_percent_max:
                 why = f"strangers used {turn.strangers_percent:.0f} % of the machine"
             else:

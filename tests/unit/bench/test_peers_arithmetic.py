@@ -1,8 +1,10 @@
 """The arithmetic of the comparison with peers: latencies, processor time, syncs, ratios and the order of rows."""
 
+import asyncio
 import json
 import math
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from tests.bench.peers.client import LoadResult
 from tests.bench.peers.comparison import HEADINGS, Comparison, Turn
 from tests.bench.peers.histogram import bucket_of, distribution, merged, quantile_ms
+from tests.bench.peers.keelmq_load import Meter
 from tests.bench.peers.peer import Slice, Variant
 from tests.bench.peers.plots import draw
 from tests.bench.peers.rows import Row, rows, saturating
@@ -84,6 +87,18 @@ def test_processor_time_is_of_the_time_between_the_samples() -> None:
     assert figures.server_us == pytest.approx(400)  # 0.8 s for the 2,000 messages of those 2 s
     assert figures.client_us == pytest.approx(100)
     assert per_message_us(1.0, 0) == 0.0
+
+
+@pytest.mark.parametrize(("kind", "counted"), [("one", 0), ("end-to-end", 3)])
+def test_messages_consumed_after_the_end_count_with_their_latencies(kind: str, counted: int) -> None:
+    async def load() -> dict[str, Any]:
+        meter = Meter({"kind": kind, "warm_up_s": 0.0, "seconds": 0.0})
+        meter.add(meter.begin_s, 3)
+        found: dict[str, Any] = json.loads(meter.result())
+        return found
+
+    found = asyncio.run(load())
+    assert (found["messages"], sum(found["buckets"].values()), found["all_messages"]) == (counted, counted, 3)
 
 
 def test_the_calls_in_a_summary_of_strace_are_added_up() -> None:

@@ -34,6 +34,7 @@ class ScriptedCluster(Cluster):
         super().__init__(directory, guard, Cache(directory, lambda line: None))
         self.answers = answers
         self.history: list[str] = []
+        self.slices_s: list[float] = []
         self.fetch_error: str | None = None
 
     def fetch(self) -> None:
@@ -56,6 +57,7 @@ class ScriptedCluster(Cluster):
         if row.kind in ("saturating", "senders"):  # it is warmed up
             return measured()
         self.history.append(row.kind)
+        self.slices_s.append(seconds)
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -101,6 +103,15 @@ def test_a_round_that_was_disturbed_does_not_spoil_the_next_one(tmp_path: Path) 
 def test_a_slice_in_which_a_send_failed_does_not_count(tmp_path: Path) -> None:
     comparison, _ = run(tmp_path, [ONE], [measured(errors=2) for _ in range(6)])
     assert comparison.cells[ONE, "scripted"].reason == "2 sends failed, the last one with lost"
+
+
+def test_a_slice_in_which_nothing_was_acknowledged_is_repeated_in_twice_the_time(tmp_path: Path) -> None:
+    answers: list[Slice | Exception] = [measured(0), measured(0), measured(700), measured(0), measured(900)]
+    comparison, cluster = run(tmp_path, [ONE], answers)
+    cell = comparison.cells[ONE, "scripted"]
+    assert [turn.per_second for turn in cell.turns] == [700, 900]
+    assert cluster.slices_s == [1.0, 2.0, 4.0, 1.0, 2.0]
+    assert cell.disturbed == "nothing was acknowledged within 1 s"
 
 
 def test_a_load_that_a_broker_does_not_have_is_asked_for_once(tmp_path: Path) -> None:

@@ -56,11 +56,15 @@ abstract class Load {
         void answered(Throwable error);
     }
 
-    /** Counts what is acknowledged between begin and end; times are kept in buckets that grow by 2 %. */
+    /**
+     * Counts what is acknowledged between begin and end, end to end also what is consumed after the end: without its
+     * late messages a consumer that falls behind would look fast. Times are kept in buckets that grow by 2 %.
+     */
     static final class Meter {
         final long beginNs;
         final long endNs;
         final double seconds;
+        private final long countsUntilNs;
         private final long[] buckets = new long[BUCKETS];
         private long messages;
         private long all;
@@ -72,6 +76,7 @@ abstract class Load {
             beginNs = System.nanoTime() + (long) (request.warmUpS * 1e9);
             endNs = beginNs + (long) (request.seconds * 1e9);
             seconds = request.seconds;
+            countsUntilNs = request.kind.equals("end-to-end") ? Long.MAX_VALUE : endNs;
             Thread announcer = new Thread(() -> {
                 try {
                     TimeUnit.NANOSECONDS.sleep(Math.max(0, beginNs - System.nanoTime()));
@@ -91,7 +96,7 @@ abstract class Load {
         synchronized void add(long sentNs, int count) {
             long now = System.nanoTime();
             all += count;
-            if (now < beginNs || now >= endNs) return;
+            if (now < beginNs || now >= countsUntilNs) return;
             messages += count;
             int bucket = (int) (Math.log(Math.max((now - sentNs) / 100.0, 1)) / LOG_OF_BUCKET_FACTOR);
             buckets[Math.min(bucket, BUCKETS - 1)] += count;
@@ -102,9 +107,8 @@ abstract class Load {
             error = String.valueOf(problem);
         }
 
-        /** Count all messages, until now: what a consumer took after the end makes the rate lower, not higher. */
+        /** Let the measured seconds end now, when the last message was consumed. */
         synchronized void untilNow() {
-            messages = all;
             endToEndSeconds = (System.nanoTime() - beginNs) / 1e9;
         }
 
