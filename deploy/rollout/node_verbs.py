@@ -339,7 +339,7 @@ class NodeVerbs(Verbs):
         if not certificates.has_authority:
             steps.append(Step(f"make an authority in {certificates.directory}", certificates.make_authority))
         bring = []
-        reached, missing = self._reached()
+        reached, missing = self._asked(self._inventory.nodes)
         for each in reached:
             is_there = certificates.has(each.node)
             makes = self._options.renew or not is_there
@@ -353,17 +353,7 @@ class NodeVerbs(Verbs):
         steps += bring
         self._do(steps)
         if missing:
-            raise Failed("\n".join(missing))
-
-    def _reached(self) -> tuple[list[Deployed], list[str]]:
-        """Return the nodes whose hosts are reached, and why the others are not."""
-        reached, missing = [], []
-        for node in self._inventory.nodes:
-            try:
-                reached.append(Deployed(self._inventory, node))
-            except HostError as error:
-                missing.append(str(error))
-        return reached, missing
+            raise Failed("\n".join(map(str, missing)))
 
     def _bring_and_reload(self, each: Deployed) -> None:
         each.host.claim()
@@ -384,7 +374,7 @@ class NodeVerbs(Verbs):
         path = Path(self._options.output or self._inventory.beside(".support.tar.gz"))
 
         def write() -> None:
-            support_bundle(self._inventory, self._probe, self._options.lines, path)
+            support_bundle(self._inventory, self._probe, self._options.lines, path, self._options.parallel)
             self.file = path
 
         self._do([Step(f"write logs, state and configuration, without secrets, to {path}", write)])

@@ -11,7 +11,7 @@ from typing import Final
 
 from deploy.rollout.health import Probe
 from deploy.rollout.inventory import Inventory
-from deploy.rollout.transport import Host, HostError
+from deploy.rollout.transport import Host, HostError, answers_of
 
 REDACTED: Final = "[redacted]"
 _BEARER: Final = re.compile(r"(?i)(bearer\s+)[^\s\"',;]+")
@@ -32,21 +32,22 @@ def redacted(text: str, known: tuple[str, ...] = ()) -> str:
     return _IN_URL.sub(rf"\g<1>{REDACTED}@", text)
 
 
-def support_bundle(inventory: Inventory, probe: Probe, lines: int, path: Path) -> None:
-    """Write the tarball, readable by its owner, whole or not at all. A host that does not answer is named in it."""
+def support_bundle(inventory: Inventory, probe: Probe, lines: int, path: Path, at_once: int) -> None:
+    """Write the tarball, readable by its owner, whole or not at all. A host that does not answer is named in it. At
+    most `at_once` hosts are asked at a time.
+    """
     known = _secrets(inventory)
+    views = probe.views()
+    logs = answers_of(lambda node: Host(inventory, node).logs(lines), inventory.nodes, at_once)
     new = path.with_name(path.name + ".new")
     new.unlink(missing_ok=True)
     with (
         open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream,
         tarfile.open(fileobj=stream, mode="w:gz") as archive,
     ):
-        for view in probe.views():
+        for view, answer in zip(views, logs, strict=True):
             node = view.node
-            try:
-                log = "\n".join(Host(inventory, node).logs(lines)) + "\n"
-            except HostError as error:
-                log = f"{error}\n"
+            log = f"{answer}\n" if isinstance(answer, HostError) else "\n".join(answer) + "\n"
             state = json.dumps({"reason": view.reason, "status": view.status}, indent=1) + "\n"
             for name, text in (("keelmqd.log", log), ("status.json", state), ("keelmqd.toml", node.config)):
                 content = redacted(text, known).encode()

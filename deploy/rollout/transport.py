@@ -11,13 +11,16 @@ import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from deploy.rollout.agent_calls import AGENT_CALLS, call_alone
 from deploy.rollout.awaited import AWAITED
 from deploy.rollout.inventory import Inventory, Node
+from deploy.rollout.side_by_side import AT_ONCE, side_by_side
+
+T = TypeVar("T")
 
 AGENT: Final = ("host_root", "host_releases", "host_agent")
 """The modules that run on a host, each after those that it imports."""
@@ -53,6 +56,21 @@ class HostError(Exception):
     def __init__(self, node: Node, message: str) -> None:
         super().__init__(f"node {node.id} ({node.host}): {message}")
         self.node = node
+
+
+def answers_of(ask: Callable[[Node], T], nodes: Sequence[Node], at_once: int = AT_ONCE) -> list[T | HostError]:
+    """Return what `ask` returns for each node, or the HostError of the host that is not reached or says no.
+
+    At most `at_once` hosts are asked at a time, so that dead ones take no longer than one.
+    """
+
+    def answer(node: Node) -> T | HostError:
+        try:
+            return ask(node)
+        except HostError as error:
+            return error
+
+    return side_by_side(answer, nodes, at_once)
 
 
 def agent_source() -> str:

@@ -19,7 +19,7 @@ from deploy.reporting.report import Report
 from deploy.rollout.certificates import CertificateError
 from deploy.rollout.health import Probe, ServedElsewhere, Unhealthy, View, leader_of, memberships, why_not_whole
 from deploy.rollout.holding import held
-from deploy.rollout.inventory import SECRET_END, Inventory
+from deploy.rollout.inventory import SECRET_END, Inventory, Node
 from deploy.rollout.preflight import defects_of
 from deploy.rollout.reachability import Obstacle, named, obstacles
 from deploy.rollout.rolling import (
@@ -36,7 +36,7 @@ from deploy.rollout.rolling import (
 )
 from deploy.rollout.side_by_side import Failed, side_by_side
 from deploy.rollout.steps import Step, carry_out, show
-from deploy.rollout.transport import Host, HostError
+from deploy.rollout.transport import Host, HostError, answers_of
 
 BUNDLE_NAME_CHARACTERS: Final = 12
 READING: Final = ("preflight", "status", "logs", "bundle", "backup", "wait", "spare", "leads")
@@ -174,11 +174,12 @@ class Verbs:
 
     def status(self) -> None:
         views = self._probe.views()
+        states = side_by_side(self._state, views, self._options.parallel)
         rows = []
-        for view in views:
+        for view, state in zip(views, states, strict=True):
             status = view.status or {}
             shown = [str(status.get(name) or "-") for name in ("role", "term", "applied_index", "version", "commit")]
-            rows.append([str(view.node.id), view.node.host, view.node.zone or "-", *shown, self._state(view)])
+            rows.append([str(view.node.id), view.node.host, view.node.zone or "-", *shown, state])
         headings = ("node", "host", "zone", "role", "term", "applied", "version", "commit", "state")
         self._report.table("nodes", headings, rows)
         if (differing := _differing_builds(views)) is not None:
@@ -201,14 +202,16 @@ class Verbs:
         return str(view.reason)
 
     def logs(self) -> None:
+        def last_lines(node: Node) -> list[str]:
+            return Host(self._inventory, node).logs(self._options.lines)
+
         missing = []
-        for node in self._inventory.nodes:
-            try:
-                lines = Host(self._inventory, node).logs(self._options.lines)
-            except HostError as error:
-                missing.append(str(error))
+        nodes = self._inventory.nodes
+        for node, answer in zip(nodes, answers_of(last_lines, nodes, self._options.parallel), strict=True):
+            if isinstance(answer, HostError):
+                missing.append(str(answer))
                 continue
-            for line in lines:
+            for line in answer:
                 self._report.text(f"node {node.id}  {line}")
         if missing:  # after what there is: a dead host is when logs are wanted
             raise Failed("\n".join(missing))
@@ -256,6 +259,12 @@ class Verbs:
     def _all(self) -> list[Deployed]:
         nodes = self._inventory.nodes
         return side_by_side(lambda node: Deployed(self._inventory, node), nodes, self._options.parallel)
+
+    def _asked(self, nodes: Sequence[Node]) -> tuple[list[Deployed], list[HostError]]:
+        """Return the nodes whose hosts are reached, and why the others are not."""
+        answers = answers_of(lambda node: Deployed(self._inventory, node), nodes, self._options.parallel)
+        reached = [answer for answer in answers if isinstance(answer, Deployed)]
+        return reached, [answer for answer in answers if isinstance(answer, HostError)]
 
     def _all_in_service(self) -> list[Deployed]:
         """Return all nodes. Raises Unsafe while one must not be started, nor another one stopped therefore: it is

@@ -20,7 +20,6 @@ from deploy.rollout.node_verbs import NodeVerbs
 from deploy.rollout.rolling import Deployed, Unsafe
 from deploy.rollout.side_by_side import Failed
 from deploy.rollout.steps import Step
-from deploy.rollout.transport import HostError
 from deploy.rollout.verbs import CONFIGURE
 
 BACKUPS_END: Final = ".backups"
@@ -302,14 +301,9 @@ class WaysBack(NodeVerbs):
             raise Unsafe(str(error)) from None
 
     def _reachable_others(self) -> list[Deployed]:
-        found = []
-        for node in self._inventory.nodes:
-            if node.id == self._options.node:
-                continue
-            try:
-                found.append(Deployed(self._inventory, node))
-            except HostError as error:
-                self._report.event(f"not reached, and taken as lost: {error}", "problem")
+        found, lost = self._asked([node for node in self._inventory.nodes if node.id != self._options.node])
+        for error in lost:
+            self._report.event(f"not reached, and taken as lost: {error}", "problem")
         return found
 
     def _refuse_needless(self, reached: list[Deployed]) -> None:

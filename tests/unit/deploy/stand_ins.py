@@ -23,6 +23,8 @@ class Cluster:
         self.commits: dict[int, str] = {}
         self.cluster_ids = dict.fromkeys((1, 2, 3), "shop")
         self.asked: list[str] = []
+        self.before_answer: Callable[[], object] = lambda: None
+        """Called before each answer to a GET."""
         self._servers = [ThreadingHTTPServer(("127.0.0.1", 0), self._handler(number)) for number in (1, 2, 3)]
         self._threads = [threading.Thread(target=each.serve_forever, args=(0.01,)) for each in self._servers]
         for thread in self._threads:
@@ -65,6 +67,7 @@ class Cluster:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
+                cluster.before_answer()
                 self._answer(cluster.status(number))
 
             def do_POST(self) -> None:
