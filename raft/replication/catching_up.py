@@ -44,6 +44,10 @@ class CatchUpWindow:
         elif sent_s >= self._shrunk_s:  # what was sent before says nothing of the window since
             self.appends, self._shrunk_s = max(APPENDS_MIN, self.appends // 2), at_s
 
+    def is_near(self) -> None:
+        """Begin anew to judge whether the follower gains: one that is sent what is appended, and no more, does not."""
+        self._looked, self._gains = None, True
+
     def gains(self, position: int, end: int, at_s: float) -> bool:
         """Return whether the follower, which is to be sent the log from `position` on, comes back to its `end` although
         others are spared: within the last GAIN_PERIOD_S it was sent GAIN times what was appended.

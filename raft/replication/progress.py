@@ -69,6 +69,10 @@ class Progress:
         """Return whether it comes back to the `end` of the log although others are spared."""
         return self._catch_up.gains(position, end, now())
 
+    def is_near(self) -> None:
+        """Note that it is not far behind: whether it gains is judged from when it falls behind."""
+        self._catch_up.is_near()
+
     def may_send(self, *, catches_up: bool = False) -> bool:
         """Return whether an append with entries may be sent now, to a follower that is far behind or not."""
         appends = self._catch_up.appends if catches_up else WINDOW_MESSAGES

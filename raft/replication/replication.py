@@ -263,14 +263,16 @@ class Replication:
         without it, and it does come back. Raises DiskFull if an old segment cannot be opened.
         """
         log, index = self._state.log, progress.next_index
-        if index >= log.last_index:
-            return False
-        position = log.position_of(index)
+        position = log.end_position if index >= log.last_index else log.position_of(index)
         if log.end_position - position <= BEHIND_BYTES:
+            progress.is_near()
             return False
         return progress.gains(position, log.end_position) and self._others_commit_without(peer)
 
     def _others_commit_without(self, peer: int) -> bool:
+        """Return whether a majority without that peer holds all that the log held an election timeout ago. One whose
+        loop answers while its disk stands holds nothing more, and the commit index stands with it.
+        """
         state = self._state
         held = {
             other: progress.counted
@@ -278,7 +280,7 @@ class Replication:
             if other != peer and state.connected(other)
         }
         held[state.node_id] = state.log.synced_index
-        return state.configuration.held_by_majority(held) >= state.commit_index
+        return state.configuration.held_by_majority(held) >= max(state.commit_index, self._rounds[1][1])
 
     def _append_from(self, index: int, max_bytes: int) -> Append:
         """Return an append with entries from `index` on; the same object when another peer was sent the same last."""

@@ -76,16 +76,21 @@ def test_one_that_the_others_need_for_a_majority_is_sent_what_there_is(
     monkeypatch.setattr(replication_module, "CATCH_UP_BYTES", 500)
     one = leader_of_three(advance)
 
-    def append_after_absence() -> int:
-        """Return the number of entries in the first append to node 3 behind the place where the logs meet."""
+    def append_after_absence(*, acknowledged: bool) -> int:
+        """Return the number of entries in the first append to node 3 behind the place where the logs meet. Node 2, if
+        connected, answers heartbeats for three election timeouts, and has acknowledged what was appended, or has not.
+        """
         one.disconnect(3)
         held = one.log.last_index
         for _ in range(20):
             one.node.proposing.propose(bytes(200), lambda *_: None)
             one.settle()
-        if 2 in one.node.replication.answering_voters():
-            acknowledge(one, 2)
-            one.settle()
+        answer = AppendReply(
+            one.node.state.term, True, one.log.last_index if acknowledged else held, votes=True, heartbeat=True
+        )
+        for _ in range(30 if one.node.state.connected(2) else 0):
+            advance(one.node.state.config.election_timeout_ms / 10_000)
+            one.hear(2, answer)
         one.connect(3)
         one.transport.sent.clear()
         one.node.on_message(3, AppendReply(one.node.state.term, True, held, counts=True, votes=True))
@@ -93,9 +98,10 @@ def test_one_that_the_others_need_for_a_majority_is_sent_what_there_is(
         sent = [getattr(message, "entries", ()) for peer, message in one.transport.sent if peer == 3]
         return max(map(len, sent))
 
-    assert 0 < append_after_absence() < 5
+    assert 0 < append_after_absence(acknowledged=True) < 5
+    assert append_after_absence(acknowledged=False) >= 20, "its loop answers, its disk does not"
     one.disconnect(2)
-    assert append_after_absence() >= 20
+    assert append_after_absence(acknowledged=False) >= 20
 
 
 @pytest.mark.parametrize(
@@ -127,6 +133,14 @@ def test_one_that_is_sent_less_than_twice_what_is_written_is_not_kept_back() -> 
     assert not window.gains(500, 1_010, 2.5 * GAIN_PERIOD_S), "within the period nothing changes"
     assert window.gains(500, 1_010, 3 * GAIN_PERIOD_S)
     assert not window.gains(500, 1_010, 4 * GAIN_PERIOD_S), "nothing was sent at all"
+
+
+def test_one_that_was_near_for_long_is_judged_by_the_time_since_it_fell_behind() -> None:
+    window = CatchUpWindow()
+    assert window.gains(0, 1_000, 0.0)
+    window.is_near()
+    assert window.gains(500_000, 600_000, 3_600 * GAIN_PERIOD_S), "it was sent all that was appended, and no more"
+    assert not window.gains(500_010, 600_010, 3_601 * GAIN_PERIOD_S)
 
 
 def test_only_a_follower_that_is_far_behind_has_the_narrow_window(monkeypatch: pytest.MonkeyPatch) -> None:
