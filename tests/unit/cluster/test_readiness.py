@@ -4,17 +4,19 @@ import logging
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 import raft.entries.applier
-from cluster.health.index_rebuild import ENTRIES_MIN
-from cluster.health.readiness import STUCK_S
+from cluster.health.index_rebuild import ENTRIES_MIN, IndexRebuild
+from cluster.health.readiness import STUCK_S, Readiness
 from cluster.problems import problem_of
 from raft.errors import NoRoom
 from raft.messages import DiskVitals
 from store.commands.cluster import PutSettings
 from store.commands.entry import Proposal
+from tests.sim.variant import Swap, mutant
 from tests.unit.cluster.conftest import Node, node_config, running_node
 
 
@@ -107,3 +109,25 @@ async def test_what_waits_for_a_place_in_the_log_is_refused_as_well(node: Node) 
     problem = problem_of(NoRoom("why"))
     assert problem is not None
     assert (problem.code, problem.detail) == ("disk_full", "why")
+
+
+def never_stands(_: Readiness) -> float:
+    """A node that applies nothing of what is committed takes requests all the same."""
+    return 0.0
+
+
+async def test_a_stuck_node_that_calls_itself_ready_is_missed(node: Node) -> None:
+    with mutant(0, Swap(Readiness, "_stuck_s", never_stands)).installed(), pytest.raises(AssertionError):
+        await test_a_node_that_applies_nothing_of_what_its_leader_has_committed_is_not_ready(node)
+
+
+@property  # type: ignore[misc]
+def shows_no_progress(_: IndexRebuild) -> None:
+    """A node whose index is rebuilt says nothing of it to those who ask."""
+
+
+async def test_a_rebuild_without_its_progress_is_missed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with mock.patch.object(IndexRebuild, "view", shows_no_progress), pytest.raises(AssertionError):
+        await test_a_removed_index_is_made_anew_with_a_line_and_its_progress(tmp_path, caplog, monkeypatch)
