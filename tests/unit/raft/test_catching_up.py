@@ -18,7 +18,7 @@ from raft.replication.catching_up import (
 )
 from raft.replication.progress import WINDOW_MESSAGES, Progress
 from raft.replication.replication import APPEND_BYTES
-from tests.unit.raft.test_commit import acknowledge, leader_of_three
+from tests.unit.raft.test_commit import leader_of_three
 from tests.unit.raft.test_joining import advance
 
 __all__ = ["advance"]
