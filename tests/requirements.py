@@ -218,6 +218,7 @@ BASH: Final = Requirement("bash")
 GIT: Final = Requirement("git")
 OPENSSL: Final = Requirement("bash", "openssl")
 ANSIBLE: Final = Requirement("ansible-playbook")
+ANSIBLE_LINT: Final = Requirement("ansible-lint")
 OVERLAY: Final = Requirement("unshare", "mount", attempt=_no_overlay)
 """Roots of their own for programs, made of this machine's."""
 KERNEL_SYNC: Final = Requirement(attempt=_no_kernel_sync)

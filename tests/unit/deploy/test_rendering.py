@@ -24,7 +24,7 @@ from deploy.rollout.rendering.kubernetes import ETC as KUBERNETES_ETC
 from deploy.rollout.rendering.parts import in_containers, parts_of
 from tests.oidc_issuer import SigningKey
 from tests.patience import PATIENCE_S
-from tests.requirements import ANSIBLE
+from tests.requirements import ANSIBLE, ANSIBLE_LINT
 
 KUBERNETES_VERSIONS: Final = ("1.30", "1.37")
 """The oldest and the newest version whose schemas the manifests are held to."""
@@ -355,17 +355,30 @@ class TestAnsible:
         with pytest.raises(RenderError, match="two nodes are on one host"):
             self.files(tmp_path, self.text().replace("HOST", "10.0.0.1").replace("id = 2", 'id = 2\nroot = "/srv/b"'))
 
-    def test_ansible_takes_the_playbook(self, tmp_path: Path) -> None:
-        ANSIBLE.require()
+    def examined(self, directory: Path, *command: str) -> str:
+        """Return what a tool of Ansible says of the playbook, which it takes."""
         text = self.text().replace("HOST", "10.0.0.1", 1).replace("HOST", "10.0.0.2", 1)
-        write_directory(tmp_path / "out", self.files(tmp_path, text), None)
-        command = ["ansible-playbook", "-i", "hosts.yml", "site.yml", "--syntax-check"]
-        variables = {**os.environ, "ANSIBLE_LOCAL_TEMP": str(tmp_path / "ansible"), "HOME": str(tmp_path)}
+        write_directory(directory / "out", self.files(directory, text), None)
+        variables = {**os.environ, "ANSIBLE_LOCAL_TEMP": str(directory / "ansible"), "HOME": str(directory)}
         done = subprocess.run(
-            command, cwd=tmp_path / "out", env=variables, capture_output=True, text=True, timeout=PATIENCE_S
+            command, cwd=directory / "out", env=variables, capture_output=True, text=True, timeout=PATIENCE_S
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        assert "playbook: site.yml" in done.stdout
+        return done.stdout + done.stderr
+
+    def test_ansible_takes_the_playbook(self, tmp_path: Path) -> None:
+        ANSIBLE.require()
+        said = self.examined(tmp_path, "ansible-playbook", "-i", "hosts.yml", "site.yml", "--syntax-check")
+        assert "playbook: site.yml" in said
+
+    def test_ansible_lint_takes_it_for_production(self, tmp_path: Path) -> None:
+        """Without the two rules by which earlier releases refuse `systemctl is-active` and an `rm` within a chain of
+        commands, for which there are no modules.
+        """
+        ANSIBLE_LINT.require()
+        without = "command-instead-of-module,deprecated-command-syntax"
+        lint = ("ansible-lint", "--offline", "--nocolor", "--profile", "production", "-x", without)
+        assert "0 failure(s), 0 warning(s)" in self.examined(tmp_path, *lint, "site.yml")
 
 
 class TestDirectory:
