@@ -27,8 +27,9 @@ from keelmq.transactions.decision import CheckHandler, Decision, RollbackTransac
 from keelmq.transactions.transaction import TransactionProducer, TransactionResult
 
 LOCK_TIMEOUT_MS: Final = 2_000
-# A row must outlive the first check of its transaction; check_after_ms may be 7 days.
-KEEP_MS_MIN: Final = 8 * 24 * 3_600_000
+# A row must outlive the first check of its transaction: check_after_ms may be 7 days, the check may come a day later,
+# and nothing of the CLOCK_MARGIN_MS before it may be purged.
+KEEP_MS_MIN: Final = 9 * 24 * 3_600_000
 CLOCK_MARGIN_MS: Final = 24 * 3_600_000
 """Allowed difference between the clock of the cluster and those of the processes that record and purge."""
 
@@ -154,11 +155,11 @@ async def execute(
 def purge(executor: Executor, older_than_ms: int) -> int:
     """Delete rows older than `older_than_ms` and return their number.
 
-    Raises InvalidRequest below 8 days, because a check may still ask for younger rows. A check that asks for a
+    Raises InvalidRequest below 9 days, because a check may still ask for younger rows. A check that asks for a
     transaction which is older than what was purged, because nobody could be asked for so long, is answered UNKNOWN.
     """
     if older_than_ms < KEEP_MS_MIN:
-        raise InvalidRequest("invalid_request", f"older_than_ms must be at least {KEEP_MS_MIN} (8 days)")
+        raise InvalidRequest("invalid_request", f"older_than_ms must be at least {KEEP_MS_MIN} (9 days)")
     before_ms = sql.now_ms() - older_than_ms
     _note_purged(executor, before_ms)
     deleted: Any = executor.execute(delete(table).where(table.c.created_at_ms < before_ms))

@@ -18,6 +18,7 @@ from tests.e2e.cluster_process import ClusterProcess, NodeProcess, ok, wait_for
 from tests.e2e.fixtures import own_cluster
 from tests.e2e.test_membership import addresses, empty_node
 from tests.e2e.test_sdk_cli import COMMAND
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
 
@@ -30,14 +31,14 @@ cluster = own_cluster()
 
 def cli(*arguments: str, code: int = 0) -> str:
     """Run `keelmq` and return its standard output."""
-    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == code, done
     return done.stdout
 
 
 def keelmqd(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "cluster.main", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
 def restore(file: Path, node: NodeProcess, of: ClusterProcess, *more: str) -> subprocess.CompletedProcess[str]:
@@ -222,7 +223,7 @@ def test_one_survivor_of_three_goes_on_alone(cluster: ClusterProcess, tmp_path: 
     wait_for(lambda: ok(survivor.request("GET", "/v1/cluster"))["leader_id"] is None, "the survivor to be alone")
     assert cli("backup", "create", f"{tmp_path}/made/", "--servers", cluster.servers, code=1) == ""
     read = [*COMMAND, "backup", "create", f"{tmp_path}/made/", "--servers", cluster.servers, "--node", survivor.url]
-    done = subprocess.run(read, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(read, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     assert f"node {survivor.node_id} knows no leader" in done.stderr
     assert [each["state_hash"] for each in json.loads(cli("backup", "list", f"{tmp_path}/made", "--json"))]
     cluster.stop()

@@ -10,7 +10,7 @@ from keelmq import Admin, Connection, Consumer, Message, Producer, ReceivedMessa
 from keelmq.errors import Conflict, InvalidFilter
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, until
 from tests.e2e.fixtures import fresh_topic
-from tests.patience import CALL_PATIENCE_MS
+from tests.patience import CALL_PATIENCE_MS, PATIENCE_S
 
 pytestmark = pytest.mark.process
 
@@ -97,7 +97,7 @@ async def test_a_message_that_fails_holds_its_queue_though_filtered_ones_follow(
             raise ValueError("not now")
 
     async with Consumer([], topic, topic, handle, start="earliest", filter=EUROPE, connection=connection, wait_ms=200):
-        await asyncio.wait_for(failed.wait(), 60)
+        await asyncio.wait_for(failed.wait(), PATIENCE_S)
 
         async def others_done() -> bool:
             offsets = {each.queue: each.offset for each in (await Admin(connection).group(topic)).offsets}

@@ -20,7 +20,7 @@ from raft.config import TlsConfig
 from tests.certificates import Authority
 from tests.e2e.cluster_process import OPTIONS, ClusterProcess, NodeProcess, ok, until, wait_for
 from tests.e2e.fixtures import Shell
-from tests.patience import PATIENCE_S
+from tests.patience import CALL_PATIENCE_MS, PATIENCE_S
 
 MESSAGES = "/v1/topics/kept/messages"
 CLOSED = 'keelmq_http_connections_closed_total{reason="handshake"}'
@@ -212,7 +212,8 @@ async def test_servers_that_are_not_trusted_are_refused_at_once(cluster: Cluster
 
 
 async def test_a_plain_client_is_told_to_speak_tls(cluster: ClusterProcess) -> None:
-    async with Producer(cluster.wait_leader().url.replace("https", "http"), send_timeout_ms=500) as producer:
+    url = cluster.wait_leader().url.replace("https", "http")
+    async with Producer(url, retries=0, send_timeout_ms=CALL_PATIENCE_MS) as producer:
         with pytest.raises(KeelMQError) as raised:
             await producer.send("kept", b"x")
     assert "https" in raised.value.detail or "closed by the server" in raised.value.detail

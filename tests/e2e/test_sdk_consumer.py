@@ -130,7 +130,7 @@ async def test_a_message_whose_handler_was_cut_off_is_delivered_again(connection
     async with Consumer(
         [], topic, topic, stuck, start="earliest", connection=connection, close_timeout_ms=50, commit_interval_ms=0
     ):
-        await asyncio.wait_for(entered.wait(), 20)
+        await asyncio.wait_for(entered.wait(), PATIENCE_S)
     assert finished == [0]
     assert (await committed(connection, topic))[0] == 1
     rest: list[int] = []
@@ -153,7 +153,7 @@ async def test_close_lets_a_running_handler_end_and_commits_it(connection: Conne
 
     consumer = Consumer([], topic, topic, slow, start="earliest", connection=connection)
     await consumer.start()
-    await asyncio.wait_for(entered.wait(), 20)
+    await asyncio.wait_for(entered.wait(), PATIENCE_S)
     closing = asyncio.create_task(consumer.close())
     await asyncio.sleep(0)
     release.set()

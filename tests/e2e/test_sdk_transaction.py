@@ -115,18 +115,27 @@ async def test_an_exception_leaves_it_to_the_check(
 ) -> None:
     """The exception comes after or before the database committed; the outbox knows which."""
     seen: list[str] = []
+    ended = asyncio.Event()
+    answer = outbox.checker(engine)
+
+    async def check(transaction: Transaction) -> Decision:
+        await ended.wait()  # an earlier check would fence what is about to be recorded
+        return await answer(transaction)
 
     async def local(transaction: Transaction) -> None:
         seen.append(transaction.id)
-        with engine.begin() as database:
-            outbox.record(database, transaction.id)
-            debit(database, transaction)
-            if not database_commits:
-                raise ConnectionResetError
-        raise ConnectionResetError
+        try:
+            with engine.begin() as database:
+                outbox.record(database, transaction.id)
+                debit(database, transaction)
+                if not database_commits:
+                    raise ConnectionResetError
+            raise ConnectionResetError
+        finally:
+            ended.set()
 
     async with TransactionProducer(
-        [], "shop", check=outbox.checker(engine), connection=connection, send_timeout_ms=CALL_PATIENCE_MS
+        [], "shop", check=check, connection=connection, send_timeout_ms=CALL_PATIENCE_MS
     ) as producer:
         with pytest.raises(ConnectionResetError):
             await producer.execute(Message(topic=topic, body=b"x"), local, check_after_ms=0)
@@ -152,7 +161,7 @@ async def test_a_check_in_the_middle_of_the_local_transaction_fences_it(
     ) as producer:
 
         async def local(transaction: Transaction) -> None:
-            await asyncio.wait_for(asked.wait(), 20)
+            await asyncio.wait_for(asked.wait(), PATIENCE_S)
             with engine.begin() as database:
                 outbox.record(database, transaction.id)
                 debit(database, transaction)

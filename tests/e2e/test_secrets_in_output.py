@@ -8,6 +8,7 @@ import pytest
 
 from tests.e2e.closed_cluster import ADMINISTRATOR, administrator_file, bearer, rule, someone
 from tests.e2e.cluster_process import OPTIONS, ClusterProcess, Reply, ok, wait_for
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
 
@@ -43,7 +44,7 @@ def test_no_secret_is_logged_shown_or_answered(tmp_path: Path) -> None:
     node.token = ADMINISTRATOR
     hidden["peers"] = (tmp_path / "peer_secret").read_text().strip()
     command = [*node.command(), "--check-config"]
-    checked = [subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)]
+    checked = [subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)]
     shown: dict[str, str] = {}
     replies: list[Reply] = []
     with cluster:
@@ -76,7 +77,7 @@ def test_no_secret_is_logged_shown_or_answered(tmp_path: Path) -> None:
         assert replies[-1].status == 401
         wait_for(lambda: "signed with the new secrets" in node.output(), "the new secrets of webhooks")
         secret_file(tmp_path, "webhook-secret", hidden["unusable"], "short")
-        checked.append(subprocess.run(command, capture_output=True, text=True, timeout=60, check=False))
+        checked.append(subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False))
         for path in ("/metrics", "/v1/cluster", "/v1/users", f"/v1/users/{user.name}", "/v1/cluster/quotas"):
             reply = node.request("GET", path)
             assert reply.status == 200, reply

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from keelmq import outbox
 from keelmq.errors import InvalidRequest
+from keelmq.limits import CHECK_AFTER_MAX_MS
 from keelmq.transactions.decision import Decision, Transaction
 from keelmq.transactions.transaction import Outcome
 from tests.patience import PATIENCE_S
@@ -247,7 +248,7 @@ def test_purge_keeps_what_may_still_be_asked_for(engine: Engine) -> None:
             .values(created_at_ms=outbox.table.c.created_at_ms - ten_days_ms)
         )
     with engine.begin() as connection:
-        with pytest.raises(InvalidRequest, match="8 days"):
+        with pytest.raises(InvalidRequest, match="9 days"):
             outbox.purge(connection, 60_000)
         assert outbox.purge(connection, outbox.KEEP_MS_MIN) == 1
         assert connection.execute(select(func.count()).select_from(outbox.table)).scalar_one() == 2
@@ -278,6 +279,14 @@ async def test_a_check_that_comes_after_the_purge_of_its_row_rolls_nothing_back(
     assert await outbox.checker(engine)(asked(8.5, "younger")) is Decision.ROLLBACK
     with engine.begin() as connection, pytest.raises(outbox.Fenced):
         outbox.record(connection, "younger")
+
+
+def test_no_purge_leaves_a_first_check_to_operators_while_it_is_a_day_late(engine: Engine) -> None:
+    now_ms = int(time.time() * 1000)
+    with engine.begin() as connection:
+        outbox.purge(connection, outbox.KEEP_MS_MIN)
+    late_ms = 23 * 3_600_000
+    assert outbox.check(engine, "rolled-back", now_ms - CHECK_AFTER_MAX_MS - late_ms) is Decision.ROLLBACK
 
 
 def test_a_row_that_is_purged_between_two_statements_of_a_check_rolls_nothing_back(engine: Engine) -> None:

@@ -313,7 +313,7 @@ async def test_checks_are_answered(decision: Decision) -> None:
     producer, _ = transactions(broker, check)
     async with producer:
         broker.checks.put_nowait([check_of("tx-1")])
-        await asyncio.wait_for(broker.answered.wait(), 5)
+        await asyncio.wait_for(broker.answered.wait(), PATIENCE_S)
     assert broker.decisions == [("tx-1", str(decision), "check")]
     assert (asked[0].id, asked[0].check_times, asked[0].messages[0].body) == ("tx-1", 2, b"hello")
 
@@ -332,7 +332,7 @@ async def test_a_check_handler_that_fails_answers_unknown(fault: str) -> None:
     producer, _ = transactions(broker, check, check_handler_timeout_ms=20)
     async with producer:
         broker.checks.put_nowait([check_of("tx-1")])
-        await asyncio.wait_for(broker.answered.wait(), 5)
+        await asyncio.wait_for(broker.answered.wait(), PATIENCE_S)
     assert broker.decisions == [("tx-1", "unknown", "check")]
 
 
@@ -357,7 +357,7 @@ async def test_the_check_loop_survives_errors_and_conflicts() -> None:
     async with TransactionProducer(SERVERS, "shop", check=check, connection=connection):
         broker.checks.put_nowait([check_of("tx-late")])
         broker.checks.put_nowait([check_of("tx-2")])
-        await asyncio.wait_for(broker.answered.wait(), 5)
+        await asyncio.wait_for(broker.answered.wait(), PATIENCE_S)
     assert broker.decisions == [("tx-2", "commit", "check")]
 
 
@@ -383,7 +383,7 @@ async def test_check_handlers_run_at_once_but_bounded_and_never_twice_for_one() 
     async with producer:
         broker.checks.put_nowait([check_of("a"), check_of("b"), check_of("a")])
         broker.checks.put_nowait([check_of("c")])
-        await asyncio.wait_for(started.wait(), 5)
+        await asyncio.wait_for(started.wait(), PATIENCE_S)
         polls = [request.target for request in transport.requests if "checks" in request.target]
         assert ["max=3" in polls[0], "max=1" in polls[1]] == [True, True]
         release.set()
