@@ -13,13 +13,15 @@ from tests.bench.peers import syncs
 from tests.bench.peers.client import LoadError, Missing
 from tests.bench.peers.comparison import Cell, Comparison, Turn
 from tests.bench.peers.fetch import FetchError
-from tests.bench.peers.peer import Cluster, Variant
+from tests.bench.peers.peer import Cluster, Slice, Variant
 from tests.bench.peers.rows import SENDERS, Row, saturating
 
 GIB: Final = 1 << 30
 PREHEAT_BYTES: Final = 1024
 CLUSTER_BYTES_MAX: Final = 6 * GIB
 """A cluster with more data than this is replaced by an empty one before its next turn."""
+SLICE_S_MAX: Final = 60.0
+"""A slice that is too short for this machine is repeated in twice the time, up to this."""
 
 
 class Limits(NamedTuple):
@@ -121,19 +123,21 @@ class Rounds:
     def _measure(self, number: int, row: Row, cluster: Cluster, variant: Variant, cell: Cell) -> None:
         """Measure slices until one counts, or the retries are used up. Raises LoadError, and Missing.
 
-        One in which nothing was acknowledged was too short for this machine: the next one is twice as long.
+        One that was too short for this machine is no retry: the next one is twice as long, up to SLICE_S_MAX.
         """
-        seconds = self._limits.seconds
-        for _ in range(1 + self._limits.retries):
+        seconds, tries = self._limits.seconds, 1 + self._limits.retries
+        while tries:
             measured = cluster.measure(row, variant.flavour, self._limits.warm_up_s, seconds)
             turn = Turn.of(number, measured)
             if measured.result.errors:
                 why = f"{measured.result.errors} sends failed, the last one with {measured.result.error}"
-            elif not measured.result.messages:
-                why = f"nothing was acknowledged within {seconds:g} s"
-                seconds *= 2
+                tries -= 1
+            elif why := _too_short(measured, seconds):
+                tries = tries if seconds < SLICE_S_MAX else 0
+                seconds = min(2 * seconds, SLICE_S_MAX)
             elif turn.strangers_percent > self._limits.strangers_percent_max:
                 why = f"strangers used {turn.strangers_percent:.0f} % of the machine"
+                tries -= 1
             else:
                 cell.turns.append(turn)
                 one = Cell()
@@ -173,6 +177,16 @@ class Rounds:
             self._comparison.give_up(variant.name, why)
         cluster.end()
         self._clusters.remove(cluster)
+
+
+def _too_short(measured: Slice, seconds: float) -> str:
+    """Return why the slice is too short for this machine, or nothing: the driver, too, may have been held up."""
+    result, usage = measured
+    if not result.messages:
+        return f"nothing was acknowledged within {seconds:g} s"
+    if usage.servers_s <= 0 or usage.at_s < result.seconds / 2:
+        return f"the processor time of only {usage.at_s:.1f} s of {result.seconds:g} s was seen"
+    return ""
 
 
 def bytes_below(directory: Path) -> int:

@@ -18,9 +18,11 @@ ONE, TRANSACTIONS = Row("one", 1024, 1), Row("transactions", 1024, 64)
 LIMITS = Limits(2, 1.0, 0.0, 15.0, 2, 0.0, 0.0)
 
 
-def measured(messages: int = 1_000, *, strangers_percent: float = 0.0, errors: int = 0) -> Slice:
+def measured(
+    messages: int = 1_000, *, strangers_percent: float = 0.0, errors: int = 0, at_s: float = 1.0, servers_s: float = 0.75
+) -> Slice:
     used = MachineTime(1.0 + 2.0 * strangers_percent / 100, 0.0, 2.0)
-    usage = Usage(1.0, 0.75, 0.25, 0.0, used)
+    usage = Usage(at_s, servers_s, 0.25, 0.0, used)
     return Slice(LoadResult(messages, 1.0, messages, errors, "lost" if errors else "", {100: messages}), usage)
 
 
@@ -112,6 +114,25 @@ def test_a_slice_in_which_nothing_was_acknowledged_is_repeated_in_twice_the_time
     assert [turn.per_second for turn in cell.turns] == [700, 900]
     assert cluster.slices_s == [1.0, 2.0, 4.0, 1.0, 2.0]
     assert cell.disturbed == "nothing was acknowledged within 1 s"
+
+
+def test_a_slice_whose_processor_time_was_not_seen_is_repeated_in_twice_the_time(tmp_path: Path) -> None:
+    """The driver was held up: it read the beginning and the end of the slice at once, or nearly so."""
+    answers: list[Slice | Exception] = [measured(servers_s=0.0), measured(at_s=0.4), measured(700), measured(900)]
+    comparison, cluster = run(tmp_path, [ONE], answers)
+    cell = comparison.cells[ONE, "scripted"]
+    assert [turn.per_second for turn in cell.turns] == [700, 900]
+    assert cluster.slices_s == [1.0, 2.0, 4.0, 1.0]
+    assert cell.disturbed == "the processor time of only 0.4 s of 1 s was seen"
+
+
+def test_slices_that_are_too_short_are_no_retries_and_end_at_a_minute(tmp_path: Path) -> None:
+    answers: list[Slice | Exception] = [measured(0) for _ in range(14)]
+    comparison, cluster = run(tmp_path, [ONE], answers)
+    cell = comparison.cells[ONE, "scripted"]
+    assert (cell.turns, cell.dropped) == ([], 14)
+    assert cluster.slices_s == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0] * 2
+    assert cell.reason == "nothing was acknowledged within 60 s"
 
 
 def test_a_load_that_a_broker_does_not_have_is_asked_for_once(tmp_path: Path) -> None:
