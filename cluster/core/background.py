@@ -24,12 +24,44 @@ COMMAND_ERRORS: Final = (RaftError, Refused, LogError, Problem)
 """Errors that a proposal may raise at any time, as after a change of leader. Another round is the remedy."""
 RETRY_S: Final = 0.5
 FAILING_ROUNDS: Final = 3
-"""Number of rounds in a row with an unexpected error that raises an alarm."""
+"""Number of rounds in a row, or of pieces of spawned work, with an unexpected error that raises an alarm."""
 REPORT_INTERVAL_S: Final = 60.0
 """Seconds between two log entries with the trace of errors of one type of a task."""
 
 Round = Callable[[], Awaitable[float | None]]
 """Does one round of a task's work. Returns the pause after it in seconds, or None when all work is done."""
+
+
+class FailuresInARow:
+    """Counts and logs the failures since the last success, of the rounds of a task or of the work that it spawns. Each
+    has its own: a round that succeeds says nothing about the work beside it.
+    """
+
+    def __init__(self, work: str) -> None:
+        self.unexpected = 0
+        self.last_error = ""
+        self._work = work
+        self._is_late = False
+        self._reported_s = float("-inf")
+        self._reported_type: type[Exception] | None = None
+
+    def end(self) -> None:
+        """Note a success."""
+        self._is_late = False
+        self.unexpected = 0
+
+    def note_expected(self, error: Exception) -> None:
+        if not self._is_late:
+            logger.warning("cannot %s yet: %s", self._work, error)
+        self._is_late = True
+
+    def note_unexpected(self, error: Exception) -> None:
+        self.unexpected += 1
+        self.last_error = f"{type(error).__name__}: {error}"
+        now_s = asyncio.get_running_loop().time()
+        if type(error) is not self._reported_type or now_s - self._reported_s >= REPORT_INTERVAL_S:
+            self._reported_s, self._reported_type = now_s, type(error)
+            logger.error("cannot %s, %d times in a row", self._work, self.unexpected, exc_info=error)
 
 
 class BackgroundTask:
@@ -42,17 +74,18 @@ class BackgroundTask:
         self.name = name
         self.work = work
         self.failures = {"expected": 0, "unexpected": 0}
-        """Number of failed rounds since the start: `expected` ones with one of COMMAND_ERRORS, others `unexpected`."""
-        self.failing_rounds = 0
-        """Number of unexpected failures in a row, up to now."""
-        self.last_error = ""
+        """Number of failures since the start: `expected` ones with one of COMMAND_ERRORS, others `unexpected`."""
+        self._of_rounds = FailuresInARow(work)
+        self._of_spawned = FailuresInARow(work)
         self._do_round = do_round
         self._retry_s = retry_s
-        self._is_late = False
-        self._reported_s = float("-inf")
-        self._reported_type: type[Exception] | None = None
         self._running: asyncio.Task[None] | None = None
         self._spawned: set[asyncio.Task[None]] = set()
+
+    @property
+    def in_a_row(self) -> FailuresInARow:
+        """The failures of the rounds or of the spawned work, whichever has failed more often since its last success."""
+        return max(self._of_rounds, self._of_spawned, key=lambda failures: failures.unexpected)
 
     def start(self, pause_s: float = 0.0) -> None:
         """Start the rounds. The first one begins after `pause_s`."""
@@ -67,7 +100,7 @@ class BackgroundTask:
 
     def spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run `work()` beside the rounds, unless the task is stopped before it begins. An error of `work` counts like
-        an error of a round.
+        an error of a round, in a row with those of other spawned work.
         """
         task = asyncio.create_task(self._guarded(work), name=self.name)
         self._spawned.add(task)
@@ -79,38 +112,27 @@ class BackgroundTask:
             await asyncio.sleep(pause_s)
             try:
                 pause_s = await self._do_round()
-            except COMMAND_ERRORS as error:
-                self._note_expected(error)
-                pause_s = self._retry_s
             except Exception as error:
-                self._note_unexpected(error)
+                self._note(error, self._of_rounds)
                 pause_s = self._retry_s
             else:
-                self._is_late = False
-                self.failing_rounds = 0
+                self._of_rounds.end()
 
     async def _guarded(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
             await work()
-        except COMMAND_ERRORS as error:
-            self._note_expected(error)
         except Exception as error:
-            self._note_unexpected(error)
+            self._note(error, self._of_spawned)
+        else:
+            self._of_spawned.end()
 
-    def _note_expected(self, error: Exception) -> None:
-        self.failures["expected"] += 1
-        if not self._is_late:
-            logger.warning("cannot %s yet: %s", self.work, error)
-        self._is_late = True
-
-    def _note_unexpected(self, error: Exception) -> None:
-        self.failures["unexpected"] += 1
-        self.failing_rounds += 1
-        self.last_error = f"{type(error).__name__}: {error}"
-        now_s = asyncio.get_running_loop().time()
-        if type(error) is not self._reported_type or now_s - self._reported_s >= REPORT_INTERVAL_S:
-            self._reported_s, self._reported_type = now_s, type(error)
-            logger.error("cannot %s, %d rounds in a row", self.work, self.failing_rounds, exc_info=error)
+    def _note(self, error: Exception, in_a_row: FailuresInARow) -> None:
+        if isinstance(error, COMMAND_ERRORS):
+            self.failures["expected"] += 1
+            in_a_row.note_expected(error)
+        else:
+            self.failures["unexpected"] += 1
+            in_a_row.note_unexpected(error)
 
 
 class Background:
@@ -126,8 +148,8 @@ class Background:
         return task
 
     def failing(self) -> Iterator[BackgroundTask]:
-        """Return the tasks whose last FAILING_ROUNDS rounds have all failed unexpectedly."""
-        return (task for task in self._tasks if task.failing_rounds >= FAILING_ROUNDS)
+        """Return the tasks with FAILING_ROUNDS unexpected failures in a row, of rounds or of spawned work."""
+        return (task for task in self._tasks if task.in_a_row.unexpected >= FAILING_ROUNDS)
 
     def counters(self) -> Iterator[Metric]:
         failures = CounterMetricFamily(

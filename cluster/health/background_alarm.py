@@ -13,10 +13,11 @@ class BackgroundAlarm:
     def conditions(self) -> Iterator[Condition]:
         """Yield one alarm per background task that keeps failing."""
         for task in self._background.failing():
+            failures = task.in_a_row
             yield Condition(
                 "background_task_failing",
                 "critical",
-                f"this node cannot {task.work}: {task.failing_rounds} rounds in a row ended with {task.last_error}. "
+                f"this node cannot {task.work}: {failures.unexpected} times in a row, last with {failures.last_error}. "
                 "This is a bug of the broker, and its log has the trace: restart the node, and report the bug",
                 task.name,
             )

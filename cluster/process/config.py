@@ -13,6 +13,7 @@ from msgspec import Meta
 from cluster.limits import ADDRESS_SHARE_PERCENT, HTTP_CONNECTIONS_MAX, REQUEST_BYTES_MAX
 from cluster.process.addresses import Address, Peer, parse_address, parse_peer, url_beside
 from cluster.process.credential_options import CredentialOptions
+from cluster.process.logging_setup import Level
 from cluster.process.option import Option
 from raft.config import NODE_ID_MAX, OVERRIDE_NUMBER_MAX
 from store.log.segment import SEGMENT_BYTES_MAX
@@ -386,7 +387,7 @@ class NodeConfig(CredentialOptions, frozen=True, kw_only=True, forbid_unknown_fi
         ),
     ] = 0
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"],
+        Level,
         Meta(description="Lowest severity that is logged: debug, info, warning or error."),
     ] = "info"
     slow_request_ms: Annotated[

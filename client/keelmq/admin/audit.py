@@ -1,13 +1,13 @@
 """The audit of one node: its records, and which of them to ask for."""
 
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import msgspec
 
 from keelmq.admin.view import View
 
 Outcome = Literal["done", "failed", "denied", "redirected", "begun"]
-OUTCOMES: Final[tuple[str, ...]] = ("done", "failed", "denied", "redirected", "begun")
+OUTCOMES: Final[tuple[str, ...]] = get_args(Outcome)
 
 
 class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):

@@ -71,7 +71,7 @@ def test_it_is_told_when_rounds_fail_again_and_again_and_when_that_is_over(caplo
     few.run(RETRY_S * (FAILING_ROUNDS - 0.5), lambda: told.append(few.is_failing()))
     many.run(RETRY_S * (FAILING_ROUNDS - 0.5), lambda: told.append(many.is_failing()))
     assert told == [False, True]
-    assert many.task.last_error == "KeyError: 'a bug'"
+    assert many.task.in_a_row.last_error == "KeyError: 'a bug'"
     over = Rounds(*[KeyError("a bug")] * FAILING_ROUNDS, PAUSE_S)
     over.run(PAUSE_S, lambda: told.append(over.is_failing()))
     assert told[-1] is False
@@ -118,6 +118,84 @@ def test_what_a_round_spawns_ends_with_the_task_and_is_heard_of() -> None:
 
     assert run_in_virtual_time(scenario()).failures["unexpected"] == 1
     assert ended == ["lasts"]
+
+
+class Beside:
+    """Work beside the rounds of a task: each piece ends as the next of `ends` says, and the alarm is looked at then."""
+
+    def __init__(self, *ends: Exception | None) -> None:
+        self._ends = ends
+        self._end: Exception | None = None
+        self.background = Background()
+        self.task = self.background.task("test", "test", self._do_round)
+
+    async def _do_round(self) -> float:
+        return PAUSE_S
+
+    async def _work(self) -> None:
+        if self._end is not None:
+            raise self._end
+
+    def looks(self, *, with_rounds: bool) -> list[bool]:
+        """Return after each piece whether the task is failing; a good round comes before each `with_rounds`."""
+
+        async def scenario() -> list[bool]:
+            if with_rounds:
+                self.task.start()
+            looks = []
+            for end in self._ends:
+                self._end = end
+                await asyncio.sleep(PAUSE_S)
+                self.task.spawn(self._work)
+                await asyncio.sleep(1)
+                looks.append(any(self.background.failing()))
+            await self.task.stop()
+            return looks
+
+        return run_in_virtual_time(scenario())
+
+
+@pytest.mark.parametrize("with_rounds", [True, False])
+def test_spawned_work_that_fails_each_time_is_an_alarm_beside_good_rounds(*, with_rounds: bool) -> None:
+    """A good round took the failures back, so that no delivery to a webhook needed to work."""
+    beside = Beside(*[KeyError("a bug")] * FAILING_ROUNDS, None)
+    assert beside.looks(with_rounds=with_rounds) == [False] * (FAILING_ROUNDS - 1) + [True, False]
+
+
+@pytest.mark.parametrize("with_rounds", [True, False])
+def test_spawned_work_that_fails_now_and_then_is_no_alarm(*, with_rounds: bool) -> None:
+    """A task without rounds, as that of the audit, had an alarm for ever after three failures in months."""
+    beside = Beside(*[KeyError("a bug"), None] * 2 * FAILING_ROUNDS)
+    assert not any(beside.looks(with_rounds=with_rounds))
+
+
+def test_refusals_of_spawned_work_are_told_once_until_it_is_done_again(caplog: pytest.LogCaptureFixture) -> None:
+    """A good round between two refusals had each of them told; without rounds, only the first one ever was."""
+    for with_rounds in (True, False):
+        caplog.clear()
+        refused = NoLeader("none")
+        Beside(refused, refused, None, refused, refused).looks(with_rounds=with_rounds)
+        assert len(caplog.records) == 2
+
+
+def test_good_spawned_work_does_not_hide_that_rounds_fail() -> None:
+    rounds = Rounds(KeyError("a bug"))
+    told: list[bool] = []
+
+    async def works() -> None:
+        return None
+
+    async def scenario() -> None:
+        rounds.task.start()
+        for _ in range(FAILING_ROUNDS):
+            await asyncio.sleep(RETRY_S)
+            rounds.task.spawn(works)
+        await asyncio.sleep(0)
+        told.append(rounds.is_failing())
+        await rounds.task.stop()
+
+    run_in_virtual_time(scenario())
+    assert told == [True]
 
 
 def test_work_that_is_stopped_before_it_begins_leaves_nothing_behind(recwarn: pytest.WarningsRecorder) -> None:

@@ -1,5 +1,5 @@
 """The SDK's structs match the document that the broker serves: the SDK sends no field that the broker does not know,
-and waits for none that it does not always send.
+and waits for none that it does not always send, and both mean the same words.
 """
 
 import pkgutil
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 import pytest
@@ -16,6 +16,7 @@ import cluster.limits
 import keelmq.limits
 import store.limits
 from cluster.budgets import request_deadline
+from cluster.operations import join_api, user_api
 from cluster.operations import log_events as broker_events
 from keelmq import admin, wire
 from keelmq.admin import requests, users
@@ -157,6 +158,7 @@ OTHER_NAMES = {
     "REQUEST_BATCHES_MAX": "BATCHES_MAX",
     "DELAY_MS_MAX": "DELAY_MAX_MS",
 }
+LIMITS_OF_ONE_CALL = ((join_api, "JOIN_EXPIRES_MS_MAX"), (user_api, "TOKEN_EXPIRES_MS_MAX"))
 NOT_A_LIMIT_OF_THE_BROKER = {"REQUEST_BYTES_MAX", "TRANSACTION_ID_LENGTH_MAX"}
 IN_PARTS_ONLY = {"HalfResponse.problem", "DecisionResponse.problem"}
 """The SDK reads the answer to one transaction as it reads each part of the answer to several."""
@@ -230,6 +232,22 @@ async def test_a_struct_that_drifts_is_named(served: Schema) -> None:
     ]
 
 
+async def test_a_word_that_only_one_side_knows_is_named(served: Schema) -> None:
+    class Prepared(msgspec.Struct):
+        state: Literal["prepared", "committed"]
+
+    class Popped(msgspec.Struct):
+        start: Literal["earliest", "newest"]
+
+    read = served["paths"]["/v1/transactions/{transaction_id}"]["get"]["responses"]["200"]["content"][JSON]["schema"]
+    assert list(_drift(_own(Prepared), read, served, "Prepared", sends=False)) == [
+        "Prepared.state: ['discarded', 'rolled_back'] of the broker are not known",
+    ]
+    sent = served["paths"][f"{GROUP}/pop"]["post"]["requestBody"]["content"][JSON]["schema"]
+    found = list(_drift(_own(Popped), sent, served, "Popped", sends=True))
+    assert "Popped.start: ['newest'] of this side are not known" in found
+
+
 def _numbers(module: ModuleType) -> dict[str, int]:
     return {name: value for name, value in vars(module).items() if name.isupper() and isinstance(value, int)}
 
@@ -238,6 +256,7 @@ def test_limits_of_the_sdk_are_the_brokers() -> None:
     """The broker does not refuse requests that the SDK lets through, nor the other way round."""
     broker = _numbers(cluster.limits) | _numbers(store.limits)
     broker |= {"NODE_ID_MAX": raft_config.NODE_ID_MAX, "TIMEOUT_MS_MAX": request_deadline.TIMEOUT_MS_MAX}
+    broker |= {name: vars(module)[name] for module, name in LIMITS_OF_ONE_CALL}
     for name, value in _numbers(keelmq.limits).items():
         if name not in NOT_A_LIMIT_OF_THE_BROKER:
             assert value == broker[OTHER_NAMES.get(name, name)], name
@@ -301,6 +320,9 @@ def _drift(
     if not given - {"null"} <= allowed | ({"integer"} if "number" in allowed else set()):
         yield f"{at}: {sorted(mine)} here, {sorted(broker)} there"
         return
+    words, known = (_words(ours), _words(others)) if sends else (_words(others), _words(ours))
+    if words is not None and known is not None and words - known:
+        yield f"{at}: {sorted(words - known)} of {'this side' if sends else 'the broker'} are not known"
     for our, other in zip(_of(ours, "array"), _of(others, "array"), strict=False):
         if "items" in our and "items" in other:
             yield from _drift((our["items"], components), other["items"], served, f"{at}[]", sends=sends)
@@ -337,6 +359,14 @@ def _alternatives(schema: Schema, components: dict[str, Schema]) -> list[Schema]
 
 def _types(alternatives: list[Schema]) -> set[str]:
     return {str(each.get("type", "string")) for each in alternatives}
+
+
+def _words(alternatives: list[Schema]) -> set[str] | None:
+    """Return the texts that are allowed, or None where any is."""
+    texts = [each for each in alternatives if each.get("type", "string") == "string"]
+    if any("enum" not in each and "const" not in each for each in texts):
+        return None
+    return {word for each in texts for word in each.get("enum", (each.get("const"),))}
 
 
 def _of(alternatives: list[Schema], kind: str) -> list[Schema]:

@@ -9,22 +9,26 @@ import pytest
 
 import cluster.limits
 import store.version
+from cluster.audit import record as broker_audit
 from cluster.budgets import quotas, request_deadline
 from cluster.filters import numeric, parser, tokens
 from cluster.health import alarms
 from cluster.http import routes
 from cluster.operations import log_events as broker_events
-from cluster.process import addresses, data_directory, quota_file, request_scope
+from cluster.process import addresses, data_directory, logging_setup, option, quota_file, request_scope
 from cluster.security import permissions, principals, webhook_signer
 from cluster.telemetry import topic_counters
 from deploy.rollout import host_agent, ways_back
 from keelmq import causation, outbox, webhooks, wire
 from keelmq import limits as sdk_limits
 from keelmq import version as sdk_version
+from keelmq.admin import audit as sdk_audit
 from keelmq.admin import definitions
+from keelmq.cli import contexts
 from keelmq.cli.messages import topic as topic_commands
 from keelmq.cli.messages import transaction as transaction_commands
 from keelmq.cli.operations import findings, seen
+from keelmq.cli.operations import node as node_commands
 from keelmq.cli.security import auth, authority_directory, certificates
 from keelmq.log import backup_frames as sdk_backup
 from keelmq.log import log_events as sdk_events
@@ -32,11 +36,12 @@ from keelmq.log import log_records as sdk_records
 from keelmq.transport import connection
 from keelmq_spark.folding import filters as spark_filters
 from keelmq_spark.tables import schema as spark_schema
+from keelmq_spark.views import event_types
 from raft.peers import tls
 from store.commands import messages as message_commands
 from store.commands import topics as topic_commands_of_log
 from store.log import record
-from store.messages import topics
+from store.messages import outcomes, topics
 from store.snapshots import backup_frames
 from store.transactions import table
 from tests.unit.cluster.conftest import Node
@@ -75,6 +80,10 @@ PAIRS: Final = (
     Pair("states for Spark", ["committed", "rolled_back"], [spark_schema.COMMITTED, spark_schema.ROLLED_BACK]),
     Pair("encodings of blocks", names(get_args(message_commands.BlockEncoding)), names(get_args(wire.BlockEncoding))),
     Pair("actions of permissions", names(permissions.ACTIONS), names(get_args(auth.Action))),
+    Pair("outcomes in the audit", names(get_args(broker_audit.Outcome)), names(sdk_audit.OUTCOMES)),
+    Pair("levels of the log", names((*get_args(logging_setup.Level), "reset")), names(get_args(node_commands.Level))),
+    Pair("variables of clients", option.CLIENT_VARIABLES, {contexts.VARIABLE, *contexts.CLIENT_VARIABLES}),
+    Pair("types of events for Spark", names(get_args(outcomes.EventType)), names(event_types.TYPES)),
     Pair("severities of alarms", names(get_args(alarms.Severity)), names(get_args(seen.Severity))),
     Pair("sum of other topics", topic_counters.OTHERS, findings.OTHERS),
     Pair("sum of other principals", topic_counters.OTHERS, quotas.OTHERS),

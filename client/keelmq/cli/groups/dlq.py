@@ -7,7 +7,7 @@ import typer
 
 from keelmq.cli.complete import GroupArgument
 from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run, say, when, zone
-from keelmq.limits import GIVE_BACK_MESSAGES_MAX
+from keelmq.limits import GIVE_BACK_MESSAGES_MAX, LIST_MAX
 
 if TYPE_CHECKING:
     from keelmq.admin import Admin, DeadLetter
@@ -20,7 +20,7 @@ app = typer.Typer(no_args_is_help=True, help="List dead letters, and deliver the
 def list_dead_letters(
     group: GroupArgument,
     offset: Annotated[int, typer.Option(min=0, help="First offset to list.")] = 0,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of rows.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, max=LIST_MAX, help="Maximum number of rows.")] = 100,
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:

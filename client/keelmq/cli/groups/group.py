@@ -23,6 +23,7 @@ from keelmq.cli.output import (
     zone,
 )
 from keelmq.cli.times import parse_duration
+from keelmq.limits import RETRY_MAX_ATTEMPTS_MAX
 
 if TYPE_CHECKING:
     from keelmq.admin import AssignedQueue, GroupOffset, GroupPause, GroupSettings
@@ -91,7 +92,7 @@ def settings(
         int | None,
         typer.Option(
             min=0,
-            max=1000,
+            max=RETRY_MAX_ATTEMPTS_MAX,
             help="Redeliveries of a message before it becomes a dead letter. Default of a new group: 16.",
         ),
     ] = None,

@@ -10,6 +10,7 @@ from keelmq.cli.complete import topic_names
 from keelmq.cli.messages.timeline import print_timeline
 from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run, say, when, zone
 from keelmq.cli.times import parse_time
+from keelmq.limits import LIST_MAX
 
 if TYPE_CHECKING:
     from keelmq.admin import StoredMessage, TraceEvent
@@ -55,7 +56,7 @@ def get(
     queue: Annotated[int | None, typer.Option(min=0, help="Queue of the --offset.")] = None,
     offset: Annotated[int | None, typer.Option(min=0, help="Find the message at this offset.")] = None,
     limit: Annotated[
-        int, typer.Option(min=1, max=1000, help="Maximum number of rows, with --key, --at and --until.")
+        int, typer.Option(min=1, max=LIST_MAX, help="Maximum number of rows, with --key, --at and --until.")
     ] = 100,
     after: Annotated[str | None, typer.Option(help="Cursor `next` of the previous page.")] = None,
     servers: Servers = DEFAULT_SERVERS,

@@ -6,6 +6,7 @@ import typer
 
 from keelmq.cli.complete import TopicArgument
 from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run, say, when, zone
+from keelmq.limits import LIST_MAX
 
 app = typer.Typer(no_args_is_help=True, help="List and cancel messages that wait for their delivery time.")
 
@@ -13,7 +14,7 @@ app = typer.Typer(no_args_is_help=True, help="List and cancel messages that wait
 @app.command("list", epilog="Example:  keelmq scheduled list reminders --limit 20")
 def list_scheduled(
     topic: TopicArgument,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of rows.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, max=LIST_MAX, help="Maximum number of rows.")] = 100,
     after: Annotated[str | None, typer.Option(help="Cursor `next` of the previous page.")] = None,
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,

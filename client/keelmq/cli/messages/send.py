@@ -9,6 +9,7 @@ import typer
 from keelmq.cli.complete import TopicArgument
 from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, run, say, when, zone
 from keelmq.cli.times import parse_duration, parse_time
+from keelmq.limits import DELAY_LEVELS_S
 
 if TYPE_CHECKING:
     from keelmq.message import SendResult
@@ -39,7 +40,9 @@ def send(
     sharding_key: Annotated[str | None, typer.Option(help="Messages with the same key stay in order.")] = None,
     queue: Annotated[int | None, typer.Option(min=0, help="Queue of the topic.")] = None,
     message_id: Annotated[str | None, typer.Option(help="Id that makes the message idempotent.")] = None,
-    delay_level: Annotated[int | None, typer.Option(min=1, max=18, help="Deliver later: level 1 to 18.")] = None,
+    delay_level: Annotated[
+        int | None, typer.Option(min=1, max=len(DELAY_LEVELS_S), help="Deliver later: level 1 to 18.")
+    ] = None,
     delay: Annotated[str | None, typer.Option(help="Deliver later: 1500ms, 90s, 15m, 2h, up to 40d.")] = None,
     at: Annotated[
         str | None, typer.Option(help="Deliver later: ISO 8601 (UTC without an offset) or Unix time in ms.")

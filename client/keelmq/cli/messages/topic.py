@@ -21,6 +21,7 @@ from keelmq.cli.output import (
 )
 from keelmq.cli.sizes import parse_size, size
 from keelmq.cli.times import parse_duration
+from keelmq.limits import QUEUES_MAX
 
 if TYPE_CHECKING:
     from keelmq.admin import TopicInfo
@@ -36,7 +37,7 @@ TopicType = Literal["normal", "fifo", "delay", "transaction", "any"]
 
 
 Queues = Annotated[
-    int | None, typer.Option(min=1, max=1024, help="Number of queues; can only grow. Default of a new topic: 4.")
+    int | None, typer.Option(min=1, max=QUEUES_MAX, help="Number of queues; can only grow. Default of a new topic: 4.")
 ]
 RetentionMs = Annotated[
     str | None,

@@ -8,6 +8,7 @@ from keelmq.cli.messages.timeline import print_timeline
 from keelmq.cli.operators import Operator, operator_of
 from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run, say, when, zone
 from keelmq.cli.times import parse_duration
+from keelmq.limits import LIST_MAX
 
 if TYPE_CHECKING:
     from keelmq.admin import TimelineEvent, TransactionInfo
@@ -29,7 +30,7 @@ def list_transactions(
             "--older-than", metavar="AGE", help="List only transactions of at least this age: 90s, 15m, 2h, 3d."
         ),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of rows.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, max=LIST_MAX, help="Maximum number of rows.")] = 100,
     after: Annotated[str | None, typer.Option(help="Cursor `next` of the previous page.")] = None,
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,

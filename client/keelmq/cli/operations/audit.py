@@ -3,10 +3,11 @@
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
+from keelmq.admin.audit import Outcome
 from keelmq.cli.operations.each_node import OfNode, OneNode, ask_each
 from keelmq.cli.output import (
     DEFAULT_SERVERS,
@@ -24,8 +25,6 @@ from keelmq.cli.times import parse_past
 
 if TYPE_CHECKING:
     from keelmq.admin import AuditFilter, AuditPage, AuditRecord, NodeCalls
-
-Outcome = Literal["done", "failed", "denied", "redirected", "begun"]
 
 app = typer.Typer(no_args_is_help=True, help="List changes and refusals, with the names of those who asked.")
 

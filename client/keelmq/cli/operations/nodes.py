@@ -10,6 +10,7 @@ import typer
 
 from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run, say, when
 from keelmq.errors import Conflict, InvalidRequest, KeelMQError, NotFound
+from keelmq.limits import JOIN_EXPIRES_MS_MAX
 from keelmq.printable import one_line
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def add_node(
         typer.Option(
             "--token-minutes",
             min=1,
-            max=1_440,
+            max=JOIN_EXPIRES_MS_MAX // MINUTE_MS,
             help="Make a join token as well, which is valid for this time: the node is started with it afterwards.",
         ),
     ] = None,
@@ -170,7 +171,9 @@ def _print_token(made: "JoinToken") -> None:
 
 def join_token(
     node_id: NodeId,
-    minutes: Annotated[int, typer.Option("--minutes", min=1, max=1_440, help="Time until the token ends.")] = 60,
+    minutes: Annotated[
+        int, typer.Option("--minutes", min=1, max=JOIN_EXPIRES_MS_MAX // MINUTE_MS, help="Time until the token ends.")
+    ] = 60,
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:

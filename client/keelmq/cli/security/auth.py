@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import typer
 
 from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, confirm, print_json, print_table, run, say, when
+from keelmq.limits import TOKEN_EXPIRES_MS_MAX
 
 if TYPE_CHECKING:
     from keelmq.admin.users import Rule, UserInfo, Users
@@ -96,7 +97,9 @@ def delete(user: UserName, yes: Yes = False, servers: Servers = DEFAULT_SERVERS,
 @token_app.command("create", epilog="Example:  (umask 077; keelmq auth token create shop --days 90 > shop.token)")
 def create_token(
     user: UserName,
-    days: Annotated[int | None, typer.Option(min=1, max=3650, help="Days until it expires; else never.")] = None,
+    days: Annotated[
+        int | None, typer.Option(min=1, max=TOKEN_EXPIRES_MS_MAX // DAY_MS, help="Days until it expires; else never.")
+    ] = None,
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:
