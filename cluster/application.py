@@ -56,7 +56,6 @@ from cluster.operations.user_api import UserApi
 from cluster.transactions.api import TransactionApi
 from cluster.transactions.batch_api import TransactionBatchApi
 from cluster.transactions.check_api import CheckApi
-from cluster.transactions.check_service import CheckService
 from cluster.transactions.webhooks import Webhooks
 
 HTTP_SHUTDOWN_TIMEOUT_S: Final = 2.0
@@ -126,14 +125,6 @@ class Services:
             None if core.admin_connections is None else make_application(core, self.routes, administers=True)
         )
         """The application of the listener of administration; None without one."""
-
-    @property
-    def check_service(self) -> CheckService:
-        return self._checks.service
-
-    @property
-    def checks_at_webhooks(self) -> int:
-        return self._checks.checks_at_webhooks
 
     def _routes(self) -> list[Route]:
         """Return every route of the API, including the route of the OpenAPI description."""

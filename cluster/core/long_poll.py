@@ -60,11 +60,6 @@ class AppliedWaiters:
         return sum(map(len, self._by_queue.values())) + len(of_topics) + at_pauses + len(self.entries)
 
     @property
-    def waiting_for_groups(self) -> int:
-        """Number of heartbeats that wait for a rebalance; `len` counts the waiters for messages and entries."""
-        return sum(map(len, self._by_group.values()))
-
-    @property
     def woken(self) -> int:
         """Number of waiters of queues, topics and groups that were woken since the start."""
         return self._turns.woken

@@ -386,10 +386,9 @@ class NodeConfig(CredentialOptions, frozen=True, kw_only=True, forbid_unknown_fi
             "each step with more processor time than this. 0: it does not.",
         ),
     ] = 0
-    log_level: Annotated[
-        Level,
-        Meta(description="Lowest severity that is logged: debug, info, warning or error."),
-    ] = "info"
+    log_level: Annotated[Level, Meta(description="Lowest severity that is logged: debug, info, warning or error.")] = (
+        "info"
+    )
     slow_request_ms: Annotated[
         int,
         Meta(

@@ -227,10 +227,6 @@ class CheckApi:
             views.append(view)
         return views, unreadable
 
-    @property
-    def checks_at_webhooks(self) -> int:
-        return len(self._slots)
-
     def _send_webhook(self, check: DueCheck, url: str) -> bool:
         """Begin to POST the check. Return False when it is under way already, or too many others are.
 

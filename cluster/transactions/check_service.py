@@ -108,10 +108,6 @@ class CheckService:
         self._passed_by = False
         self._pace = CheckPace(core.config.checks_per_second, core.steady_ms)
 
-    @property
-    def waiting_polls(self) -> int:
-        return sum(map(len, self._pollers.values()))
-
     def start(self) -> None:
         self._task.start()
 

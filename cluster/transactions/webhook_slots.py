@@ -33,9 +33,6 @@ class WebhookSlots:
         """Those of groups whose last check had failed."""
         self._groups: dict[str, _Group] = {}
 
-    def __len__(self) -> int:
-        return len(self._out)
-
     def __contains__(self, transaction_id: object) -> bool:
         return transaction_id in self._out
 

@@ -335,11 +335,6 @@ class CommitLog:
             self._check_bounds(first)
         return self._reader.entries(first, self.last_index if last is None else min(last, self.last_index), max_bytes)
 
-    def raw_records(self, first: int, last: int, max_bytes: int) -> tuple[bytes, int]:
-        """Return records as bytes, and the index to continue with. Limits and errors are those of `entries`."""
-        self._check_bounds(first)
-        return self._reader.raw_records(first, min(last, self.last_index), max_bytes)
-
     def indexes_of_kind(self, kind: int, first: int) -> list[int]:
         """Return the indexes of a kind's records from `first` on, at most `last_index + 1`. Reads headers only."""
         return self._reader.indexes_of_kind(kind, max(first, self.first_index), self.last_index)

@@ -53,23 +53,6 @@ class LogReader:
             index += len(batch)
         return found
 
-    def raw_records(self, first: int, last: int, max_bytes: int) -> tuple[bytes, int]:
-        """Return the bytes of at least one record as on disk, and the index after the last returned record."""
-        parts: list[memoryview] = []
-        index = first
-        while index <= last:
-            until = self._last_within(index, last, max_bytes)
-            data = self._read_bytes(index, until)
-            self._parse(data, index, until)  # verifies the CRCs: nothing leaves this node unchecked
-            if len(data) > max_bytes and parts:
-                break
-            parts.append(data)
-            max_bytes -= len(data)
-            index = until + 1
-            if max_bytes <= 0:
-                break
-        return b"".join(parts), index
-
     def indexes_of_kind(self, kind: int, first: int, last: int) -> list[int]:
         """Return the indexes of the records of that kind. Payloads are neither read nor checked."""
         return [index for index in range(first, last + 1) if self.header(index).kind == kind]

@@ -138,7 +138,7 @@ def test_the_sbom_tells_what_only_extras_install_from_the_rest(built: Path) -> N
 def test_the_command_of_the_wheel_asks_for_the_extra_and_runs_with_it(installed: Path) -> None:
     alone = run(installed, "keelmq", "--version")
     assert (alone.returncode, alone.stdout) == (1, "")
-    assert "pip install 'keelmq[cli]'" in alone.stderr
+    assert "pip install './client[cli]'" in alone.stderr
 
     (site,) = installed.glob("lib/python*/site-packages")
     # The dependencies come from this environment. Its own path files, which lead to the source tree, are not read.

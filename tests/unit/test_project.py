@@ -254,6 +254,16 @@ def test_every_package_has_the_license_and_a_readme_for_its_page(package: Path) 
     assert (package / "README.md").read_text().startswith("# ")
 
 
+def test_nobody_is_told_to_install_the_package_of_a_stranger() -> None:
+    """No index has the packages of KeelMQ, so that pip would take what anybody has published under their names."""
+    told = re.compile(r"""pip install(?:(?:[ \t]+[^\s#`]+)*?[ \t]+|\s+)['"]?keelmq""")
+    product = [path for path in SOURCES if "tests" not in path.relative_to(ROOT).parts]
+    assert [name_of(path) for path in (*DOCUMENTS, *product) if told.search(path.read_text())] == []
+    for command in ("pip install 'keelmq[cli]'", "bin/pip install x keelmq-spark", "pip install\n'keelmq[s3]'"):
+        assert told.search(command)
+    assert not told.search("pip install './client[cli]'   # keelmq\nkeelmq topic list")
+
+
 def test_the_readme_installs_what_there_is() -> None:
     """The README's paths are packages of the tree, with the extras that it names. Installing them takes a package
     index.

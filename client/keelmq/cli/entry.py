@@ -3,6 +3,8 @@
 import importlib
 from typing import Final
 
+from keelmq.version import how_to_install
+
 EXTRA: Final = ("typer", "rich")
 """Packages of the extra `keelmq[cli]`; the SDK itself does not import them."""
 
@@ -15,9 +17,8 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name not in EXTRA:
             raise
-        raise SystemExit(
-            f"keelmq: the command needs the package {error.name}: install it with pip install 'keelmq[cli]'"
-        ) from None
+        how = how_to_install("'./client[cli]'")
+        raise SystemExit(f"keelmq: the command needs the package {error.name}: install it {how}") from None
     from keelmq.cli import app
 
     app.main()

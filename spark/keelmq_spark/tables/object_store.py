@@ -24,7 +24,7 @@ from keelmq_spark.tables.errors import TablesError
 from keelmq_spark.tables.rewriting import parquet_of
 
 ADVICE: Final = Advice(
-    extra="keelmq-spark[s3]",
+    packages="'./client[cli,s3]' './spark[s3]'",
     endpoint="AWS_ENDPOINT_URL",
     absent="the tables are not whole",
     permissions="docs/lineage.md has the permissions that the tables need",

@@ -332,7 +332,7 @@ def test_the_store_needs_its_package_alone() -> None:
     done = run_without(("boto3", "botocore"), console_script("backup", "list", "s3://bucket/shop/", "--json"))
     assert done.returncode == 1
     error = json.loads(done.stderr)["error"]
-    assert (error["code"], "pip install 'keelmq[s3]'" in error["detail"]) == ("package_missing", True)
+    assert (error["code"], "pip install './client[cli,s3]'" in error["detail"]) == ("package_missing", True)
     assert run_without(("boto3", "botocore"), console_script("backup", "list", "/", "--json")).returncode == 0
 
 

@@ -60,6 +60,18 @@ class Node:
             body = await response.json(content_type=None) if is_json else await response.read()
             return Answer(response.status, body, response.headers)
 
+    def waiting_requests(self) -> int:
+        """Return the number of long polls of this machine that wait."""
+        return self.core.holdings.held_by("127.0.0.1", "long_polls")
+
+    async def until_waiting(self, count: int) -> None:
+        """Wait until `count` long polls of this machine wait."""
+
+        async def so_many() -> bool:
+            return self.waiting_requests() == count
+
+        await self.wait(so_many)
+
     async def wait(self, condition: Callable[[], Awaitable[Any]]) -> Any:
         """Return the first truthy answer of `condition`."""
         async with asyncio.timeout(PATIENCE_S):

@@ -209,17 +209,11 @@ def heartbeat(node: Node, **fields: Any) -> asyncio.Task[Any]:
     return asyncio.create_task(node.call("POST", "/v1/groups/g/members/m/heartbeat", fields))
 
 
-async def until_one_waits(node: Node) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not node.core.waiters.waiting_for_groups:
-            await asyncio.sleep(0)
-
-
 async def test_a_member_is_told_of_the_pause_and_of_its_end(node: Node) -> None:
     joined = await join(node)
     assert joined["paused"] is None
     waiting = heartbeat(node, generation=joined["generation"], paused=False, wait_ms=WAIT_MS)
-    await until_one_waits(node)
+    await node.until_waiting(1)
     await turn(node, "pause", operator="ann", reason="moved")
     told = (await waiting).body
     assert (told["paused"], told["generation"]) == (PAUSED, joined["generation"])
@@ -227,7 +221,7 @@ async def test_a_member_is_told_of_the_pause_and_of_its_end(node: Node) -> None:
         "paused"
     ] == PAUSED
     waiting = heartbeat(node, generation=told["generation"], paused=True, wait_ms=WAIT_MS)
-    await until_one_waits(node)
+    await node.until_waiting(1)
     assert (await join(node))["paused"] == PAUSED
     commit = {"offsets": [{"topic": "orders", "queue": 0, "offset": 0}], "member_id": "m"}
     committed = await node.call("PUT", "/v1/groups/g/offsets", {**commit, "generation": told["generation"]})
@@ -239,9 +233,9 @@ async def test_a_member_is_told_of_the_pause_and_of_its_end(node: Node) -> None:
 async def test_a_member_that_says_nothing_of_pauses_waits_for_a_rebalance_alone(node: Node) -> None:
     joined = await join(node)
     waiting = heartbeat(node, generation=joined["generation"], wait_ms=WAIT_MS)
-    await until_one_waits(node)
+    await node.until_waiting(1)
     await turn(node, "pause")
-    await until_one_waits(node)
+    await node.until_waiting(1)
     assert not waiting.done()
     waiting.cancel()
 

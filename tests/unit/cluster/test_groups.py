@@ -15,7 +15,6 @@ from cluster.groups.sessions import BROKEN_SESSION_S
 from cluster.limits import OFFSETS_MAX, QUEUES_MAX, SESSION_TIMEOUT_MS_MIN
 from store.commands.groups import CommitOffsets, QueueOffset
 from store.commands.topics import DeleteTopic, PutTopic
-from tests.patience import PATIENCE_S
 from tests.unit.cluster.conftest import Node
 from tests.unit.store.counted_work import work_of
 
@@ -91,22 +90,16 @@ def heartbeat(node: Node, member_id: str, generation: int, wait_ms: int) -> asyn
     return asyncio.create_task(node.call("POST", f"/v1/groups/g/members/{member_id}/heartbeat", body))
 
 
-async def until_one_waits(node: Node) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not node.core.waiters.waiting_for_groups:
-            await asyncio.sleep(0)
-
-
 async def test_a_heartbeat_that_waits_is_answered_by_the_next_rebalance(node: Node) -> None:
     await node.call("PUT", "/v1/topics/t", {"queues": 4})
     generation = (await join(node, "first"))["generation"]
     waiting = heartbeat(node, "first", generation, 30_000)
-    await until_one_waits(node)
+    await node.until_waiting(1)
     await node.call("POST", "/v1/topics/t/messages", {"messages": [{"body": "no rebalance"}]})
     await node.call("PUT", "/v1/topics/other", {"queues": 1})
     assert not waiting.done(), "neither a message nor another topic moves the generation"
     second = await join(node, "second")
-    assert not node.core.waiters.waiting_for_groups, "woken by what was applied, not by the end of its time"
+    assert node.core.waiters.woken == 1, "woken by what was applied, not by the end of its time"
     answer = await waiting
     assert answer.status == 200
     assert answer.body["generation"] == second["generation"] > generation
@@ -117,9 +110,9 @@ async def test_a_heartbeat_that_waits_learns_that_its_member_was_removed(node: N
     await node.call("PUT", "/v1/topics/t", {"queues": 4})
     generation = (await join(node, "first"))["generation"]
     waiting = heartbeat(node, "first", generation, 30_000)
-    await until_one_waits(node)
+    await node.until_waiting(1)
     assert (await node.call("DELETE", "/v1/groups/g/members/first")).status == 204
-    assert not node.core.waiters.waiting_for_groups
+    assert node.core.waiters.woken == 1
     answer = await waiting
     assert (answer.status, answer.body["code"]) == (404, "member_not_found")
 
@@ -129,13 +122,13 @@ async def test_a_heartbeat_of_another_generation_does_not_wait_and_one_whose_tim
 ) -> None:
     await node.call("PUT", "/v1/topics/t", {"queues": 4})
     generation = (await join(node, "first"))["generation"]
-    behind, watch = heartbeat(node, "first", generation + 1, 30_000), asyncio.create_task(until_one_waits(node))
+    behind, watch = heartbeat(node, "first", generation + 1, 30_000), asyncio.create_task(node.until_waiting(1))
     await asyncio.wait((behind, watch), return_when=asyncio.FIRST_COMPLETED)
     assert behind.done(), "it waits"
     watch.cancel()
     over = await heartbeat(node, "first", generation, 1)
     assert (behind.result().body["generation"], over.body["generation"]) == (generation, generation)
-    assert not node.core.waiters.waiting_for_groups
+    assert node.waiting_requests() == 0
     refused = await node.call("POST", "/v1/groups/g/members/first/heartbeat", {"wait_ms": 30_001})
     assert (refused.status, refused.body["code"]) == (400, "invalid_request")
 
@@ -172,13 +165,9 @@ async def test_a_member_whose_waiting_connection_broke_is_gone_in_seconds(
     for member_id in ("first", "second"):
         generation = (await join(node, member_id))["generation"]
     waiting = [heartbeat(node, member_id, generation, 30_000) for member_id in ("first", "second")]
-    async with asyncio.timeout(PATIENCE_S):
-        while node.core.waiters.waiting_for_groups < 2:
-            await asyncio.sleep(0)
+    await node.until_waiting(2)
     waiting[0].cancel()
-    async with asyncio.timeout(PATIENCE_S):
-        while node.core.waiters.waiting_for_groups > 1:
-            await asyncio.sleep(0)
+    await node.until_waiting(1)
     node.clock.now_ms += round(BROKEN_SESSION_S * 1000)
     answer = await waiting[1]
     assert (answer.body["generation"], len(answer.body["assignment"])) == (generation + 1, 4)

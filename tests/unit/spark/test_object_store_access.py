@@ -136,7 +136,7 @@ def test_what_cannot_be_is_refused_before_anything_is_asked(place: str, monkeypa
 def test_the_package_that_is_missing_is_named() -> None:
     program = "from keelmq_spark.cli import app; app(['summary', '--tables', 's3://bucket/lineage'])"
     done = run_without(("boto3", "botocore"), program)
-    assert (done.returncode, "pip install 'keelmq-spark[s3]'" in done.stderr) == (1, True), done.stderr
+    assert (done.returncode, "pip install './client[cli,s3]' './spark[s3]'" in done.stderr) == (1, True), done.stderr
 
 
 def test_a_checkpoint_is_on_this_machine_and_goes_with_the_process(place: str, tmp_path: Path) -> None:

@@ -56,7 +56,6 @@ def test_what_follows_is_fetched_across_segments_while_the_log_is_read_on(disk: 
 
 def test_single_records_and_what_is_in_memory_have_nothing_fetched(disk: SimDisk, log: CommitLog) -> None:
     log.entry(5)
-    log.raw_records(6, 9, 1 << 20)
     log.close()
     warm = synced_log(disk, RECORDS + 10)
     disk.fetched.clear()

@@ -72,7 +72,7 @@ def test_whole_segments_before_an_index_go_with_their_sidecars() -> None:
 def test_what_was_removed_is_told_from_what_never_was() -> None:
     log = dropped_log(sim_disk())
     first = log.first_index
-    for read in (log.entry, log.position_of, lambda index: log.entries(index, 100), lambda i: log.raw_records(i, i, 9)):
+    for read in (log.entry, log.position_of, lambda index: log.entries(index, 100)):
         with pytest.raises(LogTruncated) as caught:
             read(first - 1)
         assert caught.value.first_index == first

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from keelmq.errors import Conflict, InvalidRequest, KeelMQError, NotFound, Unavailable
-from keelmq.version import VERSION
+from keelmq.version import VERSION, how_to_install
 
 SCHEME: Final = "s3://"
 CONNECT_TIMEOUT_S: Final = 10
@@ -58,7 +58,8 @@ class Location(NamedTuple):
 class Advice(NamedTuple):
     """Words of the sentences that depend on the command. The default is that of backups."""
 
-    extra: str = "keelmq[s3]"
+    packages: str = "'./client[cli,s3]'"
+    """Packages of a clone with boto3, as pip takes them."""
     endpoint: str = "--endpoint-url and AWS_ENDPOINT_URL"
     absent: str = "`keelmq backup list {folder}` shows what is"
     permissions: str = "docs/backup.md has the permissions that a backup needs"
@@ -115,9 +116,8 @@ class ObjectStore:
         except ModuleNotFoundError as exc:
             if exc.name not in ("boto3", "botocore"):
                 raise
-            raise KeelMQError(
-                "package_missing", f"s3:// needs the package boto3: install it with pip install '{advice.extra}'"
-            ) from None
+            how = how_to_install(advice.packages)
+            raise KeelMQError("package_missing", f"s3:// needs the package boto3: install it {how}") from None
         self._failures, self._refusals, self._advice = BotoCoreError, ClientError, advice
         config = Config(
             user_agent_extra=f"keelmq/{VERSION}",

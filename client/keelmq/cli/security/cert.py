@@ -10,6 +10,7 @@ import typer
 from keelmq.cli.output import EXIT_ERROR, EXIT_INTERRUPTED, AsJson, fail, print_json, print_table, say, when, zone
 from keelmq.errors import KeelMQError
 from keelmq.limits import NODE_ID_MAX
+from keelmq.version import how_to_install
 
 if TYPE_CHECKING:
     from keelmq.cli.security.authority_directory import Made
@@ -174,8 +175,9 @@ def _done(work: Callable[[], T], *, as_json: bool) -> T:
     except ModuleNotFoundError as error:
         if error.name != "cryptography":
             raise
-        how = "the command needs the package cryptography: install it with pip install 'keelmq[cli]'"
-        fail(KeelMQError("package_missing", how), as_json=as_json)
+        how = how_to_install("'./client[cli]'")
+        text = f"the command needs the package cryptography: install it {how}"
+        fail(KeelMQError("package_missing", text), as_json=as_json)
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None
 
