@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from tests.e2e.cluster_process import OPTIONS, ClusterProcess, NodeProcess, Reply, ok
+from tests.e2e.cluster_process import STEADY, ClusterProcess, NodeProcess, Reply, ok
 
 ADMINISTRATOR: Final = "administrator-of-the-tests-0123456789abcdef"
 TOPIC, GROUP, PRODUCERS = "secret-orders", "secret-group", "secret-producers"
@@ -34,7 +34,7 @@ def closed_cluster() -> Any:
         directory = tmp_path_factory.mktemp("cluster")
         file = administrator_file(directory)
         guarded = ClusterProcess(
-            directory, nodes=3, options=(*OPTIONS, "--auth", "enforce", "--admin-token-file", str(file))
+            directory, nodes=3, options=(*STEADY, "--auth", "enforce", "--admin-token-file", str(file))
         )
         for node in guarded.nodes.values():
             node.token = ADMINISTRATOR

@@ -29,6 +29,10 @@ from tests.patience import PATIENCE_S
 
 POLL_INTERVAL_S: Final = 0.02
 OPTIONS: Final = ("--election-timeout-ms", "500", "--heartbeat-ms", "50")
+STEADY: Final = ("--election-timeout-ms", "8000", "--heartbeat-ms", "300")
+"""Options of nodes one of which leads throughout, also where processes stand for seconds: for clusters whose leader no
+test ends. The first election takes some three seconds.
+"""
 
 Value = TypeVar("Value")
 
@@ -151,6 +155,10 @@ class NodeProcess(BrokerProcess):
             return None
         return reply.json() if reply.status == 200 else None
 
+    def known_status(self) -> dict[str, Any]:
+        """Return /v1/cluster of this node, which runs: it may only be slow to answer."""
+        return wait_for(self.status, f"node {self.node_id} to tell its status")
+
     def ready(self) -> bool:
         return self.not_ready() is None
 
@@ -257,6 +265,18 @@ class ClusterProcess:
         """Return a running node that is not the leader."""
         leader = self.wait_leader()
         return next(node for node in self.alive() if node is not leader)
+
+    def call(self, method: str, path: str, payload: Any = None, *, key: str | None = None) -> Any:
+        """Have whoever leads carry out the request, and return the content of its answer. Until one does, the request
+        is repeated: it must do the same then, as a message with a `key` does.
+        """
+        headers = {"Idempotency-Key": key} if key else None
+
+        def answer() -> Reply | None:
+            reply = self.wait_leader().request(method, path, payload=payload, headers=headers)
+            return None if reply.status in (307, 503) else reply
+
+        return ok(self._wait(answer, f"an answer to {method} {path}"))
 
     def send(self, path: str, count: int, name: str = "k", among: Sequence[NodeProcess] | None = None) -> None:
         """Send messages with keys made of `name`, each to whoever leads (of `among`) until it is taken."""

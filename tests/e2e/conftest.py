@@ -10,7 +10,7 @@ from tests.databases import database_url as database_url
 from tests.databases import engine as engine
 from tests.databases import postgresql_url as postgresql_url
 from tests.databases import sqlite_engine as sqlite_engine
-from tests.e2e.cluster_process import ClusterProcess, NodeProcess
+from tests.e2e.cluster_process import STEADY, ClusterProcess, NodeProcess
 from tests.e2e.deployment import Deployment
 from tests.e2e.deployment import ssh_deployment as ssh_deployment
 from tests.e2e.fixtures import shared_cluster
@@ -18,6 +18,7 @@ from tests.e2e.forked_command import make_program
 from tests.e2e.loop_steps import BUSY_STEP_MS_MAX, VARIABLE, step_logs
 from tests.e2e.node_template import BROKER, make_templates
 from tests.e2e.small_disk import mounted_disk
+from tests.patience import CALL_PATIENCE_MS
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -37,6 +38,12 @@ def forked_nodes() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(NodeProcess, "are_forked", True)
         yield
+
+
+@pytest.fixture(autouse=True)
+def patient_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the commands that run in this process wait for a busy machine."""
+    monkeypatch.setattr("keelmq.cli.output.CALL_TIMEOUT_MS", CALL_PATIENCE_MS)
 
 
 @pytest.fixture(scope="session")
@@ -67,7 +74,7 @@ def no_long_steps(request: pytest.FixtureRequest) -> Iterator[None]:
         assert not found, "\n".join(found)
 
 
-cluster = shared_cluster(nodes=3)
+cluster = shared_cluster(nodes=3, options=STEADY)
 single = shared_cluster(nodes=1)
 """The cheapest real broker, for tests that need no replication."""
 

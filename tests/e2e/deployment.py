@@ -108,9 +108,14 @@ class Deployment:
         return self.leader_of(1)
 
     def leader_of(self, number: int) -> int:
-        """Return the leader that the node knows."""
-        with urllib.request.urlopen(f"{self.urls[number]}/v1/cluster", timeout=PATIENCE_S) as answer:
-            return int(json.load(answer)["leader_id"])
+        """Return the leader that the node knows, as soon as it knows one."""
+
+        def known() -> int | None:
+            with urllib.request.urlopen(f"{self.urls[number]}/v1/cluster", timeout=PATIENCE_S) as answer:
+                leader: int | None = json.load(answer)["leader_id"]
+            return leader
+
+        return wait_for(known, f"node {number} to know a leader")
 
     def end(self) -> None:
         """End all nodes for certain, also one that is just being started."""

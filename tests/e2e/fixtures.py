@@ -16,6 +16,7 @@ from keelmq import Connection
 from keelmq.admin import Admin
 from keelmq.cli.app import app
 from tests.e2e.cluster_process import OPTIONS, ClusterProcess
+from tests.patience import CALL_PATIENCE_MS
 
 _numbers: Final = itertools.count()
 
@@ -61,6 +62,13 @@ def fresh_topic(queues: int) -> Any:
         return name
 
     return topic
+
+
+@pytest.fixture
+def patient_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have `cluster status`, `doctor` and `top` in this process wait for each node: for tests that stop none."""
+    for module in ("cluster", "doctor"):
+        monkeypatch.setattr(f"keelmq.cli.operations.{module}.NODE_TIMEOUT_MS", CALL_PATIENCE_MS)
 
 
 class Shell:

@@ -12,6 +12,7 @@ from deploy.local_nodes import make_secret
 from keelmq.cli.app import app
 from tests.e2e.cluster_process import ClusterProcess, ok, wait_for
 from tests.e2e.fixtures import Shell, own_cluster
+from tests.e2e.fixtures import patient_looks as patient_looks
 from tests.e2e.small_disk import mounted_at
 from tests.requirements import SMALL_DISK
 
@@ -30,13 +31,21 @@ def examine(shell: Shell, code: int = 0) -> dict[str, Any]:
     return found
 
 
+def judged(shell: Shell) -> dict[str, Any]:
+    """Return what the doctor finds, whatever it is."""
+    shown = CliRunner(env=shell.environment).invoke(app, ["doctor", "--seconds", "0", "--json"]).stdout
+    found: dict[str, Any] = json.loads(shown)
+    return found
+
+
 def codes(document: dict[str, Any]) -> set[str]:
     return {finding["code"] for finding in document["findings"]}
 
 
+@pytest.mark.usefixtures("patient_looks")
 def test_a_healthy_cluster_has_no_critical_finding(shell: Shell) -> None:
-    document = examine(shell)
-    assert (document["healthy"], document["nodes_asked"]) == (True, 3)
+    document = wait_for(lambda: found if (found := judged(shell))["healthy"] else None, "a healthy cluster")
+    assert document["nodes_asked"] == 3
     assert "metrics_hidden" not in codes(document)
     assert "checks of 3 nodes" in shell("doctor", "--seconds", "0").stdout
 
@@ -53,6 +62,7 @@ def test_a_node_that_is_down_or_hangs_is_found_with_what_it_means(shell: Shell, 
     assert len(unreachable) == 2
 
 
+@pytest.mark.usefixtures("patient_looks")
 def test_dead_letters_are_found_with_the_command_for_them(shell: Shell, cluster: ClusterProcess) -> None:
     leader = cluster.wait_leader()
     ok(leader.request("PUT", "/v1/groups/shop", payload={"retry_max_attempts": 0}))
@@ -93,14 +103,10 @@ def test_a_short_limit_a_lagging_group_and_a_cut_off_node_are_found(
     elsewhere.mkdir()
     node.terminate()
     node.start(extra=["--peer-secret-file", str(make_secret(elsewhere))])
-    wait_for(lambda: "views_differ" in codes(json.loads(shell_output(shell))), "the node without peers to be found")
+    wait_for(lambda: "views_differ" in codes(judged(shell)), "the node without peers to be found")
 
 
-def shell_output(shell: Shell) -> str:
-    """Return what the doctor prints, whatever it finds."""
-    return CliRunner(env=shell.environment).invoke(app, ["doctor", "--seconds", "0", "--json"]).stdout
-
-
+@pytest.mark.usefixtures("patient_looks")
 def test_a_file_system_with_few_inodes_is_found(tmp_path: Path) -> None:
     SMALL_DISK.require()
     with mounted_at(tmp_path / "node1", inodes=900), ClusterProcess(tmp_path, nodes=1) as cluster:

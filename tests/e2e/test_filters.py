@@ -9,7 +9,7 @@ import pytest
 from keelmq import Admin, Connection, Consumer, Message, Producer, ReceivedMessage
 from keelmq.errors import Conflict, InvalidFilter
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, until
-from tests.e2e.fixtures import fresh_topic
+from tests.e2e.fixtures import fresh_topic, shared_cluster
 from tests.patience import CALL_PATIENCE_MS, PATIENCE_S
 
 pytestmark = pytest.mark.process
@@ -17,6 +17,7 @@ pytestmark = pytest.mark.process
 EUROPE = "price > 3 AND region = 'eu'"
 MESSAGES = 300
 
+cluster = shared_cluster()  # whose leader is killed
 topic = fresh_topic(queues=3)
 
 

@@ -21,8 +21,7 @@ def alarm_of(node: NodeProcess, code: str, subject: str = "") -> dict[str, Any] 
 
 
 def connected(node: NodeProcess, peer: NodeProcess) -> bool:
-    status = node.status()
-    assert status is not None
+    status = node.known_status()
     (shown,) = [bool(each["connected"]) for each in status["nodes"] if each["node_id"] == peer.node_id]
     metric = f'keelmq_peer_connected{{node_id="{peer.node_id}"}} 1.0'.encode()
     return shown and metric in node.request("GET", "/metrics").body
@@ -50,7 +49,7 @@ def test_who_has_lost_the_majority_says_whom_it_waits_for(cluster: ClusterProces
     alarm = wait_for(lambda: alarm_of(left, "no_leader"), "the alarm")
     said = [
         alarm["detail"],
-        str((left.status() or {})["waits_for"]),
+        str(left.known_status()["waits_for"]),
         left.request("GET", "/readyz").json()["detail"],
         left.request("PUT", "/v1/topics/t", payload={"queues": 1}).json()["detail"],
     ]
@@ -60,7 +59,7 @@ def test_who_has_lost_the_majority_says_whom_it_waits_for(cluster: ClusterProces
     assert "alarm no_leader: 2 of 3 voters are needed" in left.output()
     gone[0].start()
     cluster.wait_leader()
-    assert (left.status() or {})["waits_for"] is None
+    wait_for(lambda: left.known_status()["waits_for"] is None, "it to wait for nobody")
 
 
 def test_a_first_start_says_that_it_needs_every_node(tmp_path: Path) -> None:

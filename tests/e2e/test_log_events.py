@@ -14,9 +14,12 @@ from keelmq.log.log_events import EntryEvents, EventsPage
 from store.index import keys
 from store.index.index import Index
 from tests.e2e.cluster_process import ClusterProcess
+from tests.e2e.fixtures import shared_cluster
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
+
+cluster = shared_cluster()  # whose leader is killed
 
 Rows = list[tuple[str, str]]
 """Event id (`<index>:<n>`) and message id of every message that became visible."""

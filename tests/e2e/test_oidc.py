@@ -66,7 +66,7 @@ def known_to_all(cluster: ClusterProcess, token: str) -> None:
 
 
 async def test_a_client_refreshes_its_token_across_redirects(cluster: ClusterProcess, issuer: TokenIssuer) -> None:
-    """A new token comes every few requests, each of which asks for the present one: a follower sends it to the leader."""
+    """A new token comes every few requests, which each ask for the present one: a follower sends it on."""
     given: list[str] = []
     asked = itertools.count()
 

@@ -12,12 +12,14 @@ pytestmark = pytest.mark.process
 
 MESSAGES = "/v1/topics/orders/messages"
 GROUP = "/v1/groups/shop"
+CALM = ("--election-timeout-ms", "3000", "--heartbeat-ms", "100")
+"""Options of nodes whose leader rarely changes by itself: plain requests follow none, and some tests end it."""
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
     """Return three nodes with a topic, and messages of every kind, some consumed and one given back."""
-    with ClusterProcess(tmp_path, nodes=3) as running:
+    with ClusterProcess(tmp_path, nodes=3, options=CALM) as running:
         leader = running.wait_leader()
         ok(leader, "PUT", "/v1/topics/orders", {"queues": 2})
         ok(leader, "PUT", GROUP, {"retry_max_attempts": 1, "retry_delays_ms": [0]})

@@ -19,7 +19,12 @@ LIMITS = Limits(2, 1.0, 0.0, 15.0, 2, 0.0, 0.0)
 
 
 def measured(
-    messages: int = 1_000, *, strangers_percent: float = 0.0, errors: int = 0, at_s: float = 1.0, servers_s: float = 0.75
+    messages: int = 1_000,
+    *,
+    strangers_percent: float = 0.0,
+    errors: int = 0,
+    at_s: float = 1.0,
+    servers_s: float = 0.75,
 ) -> Slice:
     used = MachineTime(1.0 + 2.0 * strangers_percent / 100, 0.0, 2.0)
     usage = Usage(at_s, servers_s, 0.25, 0.0, used)
