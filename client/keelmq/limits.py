@@ -50,8 +50,9 @@ POP_INVISIBLE_MS_MAX: Final = 12 * 3_600_000
 LIST_MAX: Final = 1_000
 """Maximum number of entries on a page of a list."""
 CLIENTS_MAX: Final = 100
-AUDIT_RECORDS_MAX: Final = 500
 """Maximum number of connections on a page of the clients of a node."""
+AUDIT_RECORDS_MAX: Final = 500
+"""Maximum number of records on a page of the audit."""
 LOG_TOPICS_MAX: Final = 64
 """Maximum number of names by which a reader of events selects topics."""
 NODE_ID_MAX: Final = 1 << 31
