@@ -33,9 +33,9 @@ class BrokerProcess:
     """Owns one broker process. Addresses, data and log file survive its end; the next `launch` uses them again."""
 
     DIES_WITH_PARENT: ClassVar[bool] = True
-    """Whether the kernel kills the process when this one is gone, however it ended."""
+    """Tells whether the kernel kills the process when this one is gone, however it ended."""
     OWN_SESSION: ClassVar[bool] = False
-    """Whether Ctrl-C in the terminal spares the process."""
+    """Tells whether Ctrl-C in the terminal spares the process."""
     EXIT_TIMEOUT_S: ClassVar[float | None] = None
     """Longest wait in seconds for the end of the process; None waits without a limit."""
 

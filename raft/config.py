@@ -83,4 +83,4 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
     tls: TlsConfig | None = None
     override: AddressOverride | None = None
-    """When set, a node whose log is blank founds no cluster, because the cluster exists already."""
+    """Override with which a node whose log is blank founds no cluster, because the cluster exists already."""

@@ -25,12 +25,12 @@ class Surroundings(NamedTuple):
     """Differences from the page: the places of its hosts, and what their tables have in addition."""
 
     address: Callable[[int, int], str]
-    """Where a host's port 7081 or 7091 is."""
+    """Address of a host's port 7081 or 7091."""
     cluster: dict[str, Any]
     ssh: Callable[[int], str] | None
     """The destination of a host; None where all nodes are processes of this machine."""
     has_bundles: bool
-    """Whether `dist` and `next` have a bundle each; otherwise the hosts have the program already."""
+    """Tells whether `dist` and `next` have a bundle each; otherwise the hosts have the program already."""
 
 
 def follow(directory: Path, surroundings: Surroundings) -> None:

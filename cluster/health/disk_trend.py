@@ -1,4 +1,4 @@
-"""How fast the disk of the log fills up: the free space of the last hour, a measurement a minute."""
+"""Rate at which the disk of the log fills up: the free space of the last hour, a measurement a minute."""
 
 from collections import deque
 from statistics import linear_regression

@@ -60,7 +60,7 @@ class CausedMessageView(Response, kw_only=True, frozen=True):
 
 
 class Place(NamedTuple):
-    """Where a search goes on: at a log entry, behind the first `passed` of its messages."""
+    """Place where a search goes on: at a log entry, behind the first `passed` of its messages."""
 
     index: int  # type: ignore[assignment]  # hides tuple.index
     passed: int

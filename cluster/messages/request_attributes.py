@@ -23,7 +23,7 @@ class RequestAttributes:
 
     @property
     def too_many(self) -> bool:
-        """Whether the request as a whole has too many properties."""
+        """Return whether the request as a whole has too many properties."""
         return self.properties > REQUEST_PROPERTIES_MAX
 
     def begin_transaction(self) -> None:

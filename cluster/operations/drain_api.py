@@ -20,13 +20,15 @@ logger = logging.getLogger(__name__)
 
 
 class DrainRequest(Request, kw_only=True, frozen=True):
-    """Whether other nodes are to lead in place of the one that is asked."""
+    """Wish whether other nodes are to lead in place of the one that is asked."""
 
     drained: bool
 
 
 class DrainView(Response, kw_only=True, frozen=True):
-    """Whether the node is drained, and whether it leads all the same: no other voter that answers could take over."""
+    """State of a drain: whether the node is drained, and whether it leads all the same, since no other voter that
+    answers could take over.
+    """
 
     node_id: int
     drained: bool

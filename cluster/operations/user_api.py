@@ -118,7 +118,7 @@ class NewTokenView(Response, kw_only=True, frozen=True):
 
 
 class VerdictView(Response, kw_only=True, frozen=True):
-    """Whether an action is allowed, and the rule that decides it; null when no rule matches."""
+    """Answer whether an action is allowed, and the rule that decides it; null when no rule matches."""
 
     allowed: bool
     rule: RuleView | None

@@ -18,7 +18,7 @@ EVERY_HOST: Final = "*"
 _AUTHORITY_END: Final = re.compile("[/?#]")
 _SEGMENT_END: Final = re.compile(r"[/\\]")
 _DECODINGS_MAX: Final = 4
-"""How often a path is percent-decoded to look for dot segments; one that has not come to rest by then is refused."""
+"""Maximum percent-decodings of a path to look for dot segments; one that has not come to rest by then is refused."""
 _IPV4_IN_LAST_BITS: Final = (IPv6Network("64:ff9b::/96"), IPv6Network("::/96"))
 """NAT64, and the former IPv4-compatible form: the last 32 bits are an IPv4 address."""
 _METADATA: Final = IPv6Network("fd00:ec2::254/128")

@@ -59,7 +59,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def has_effect(self) -> bool:
-        """Whether the principal is limited, or has another weight than 1."""
+        """Return whether the principal is limited, or has another weight than 1."""
         in_a_second = self.requests_per_s or self.in_bytes_per_s or self.out_bytes_per_s or self.filter_ms_per_s
         at_a_time = self.connections or self.long_polls or self.held_bytes
         return bool(in_a_second or at_a_time) or self.weight not in (None, 1)

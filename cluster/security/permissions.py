@@ -115,7 +115,7 @@ def check_rule(rule: Rule) -> None:
 
 
 class Verdict(NamedTuple):
-    """Whether an action is allowed, and the rule that says so; None when no rule does."""
+    """Answer whether an action is allowed, and the rule that says so; None when no rule does."""
 
     allowed: bool
     rule: Rule | None
@@ -165,7 +165,7 @@ class _Compiled:
 
     @property
     def is_of_all(self) -> bool:
-        """Whether the rule is about every resource of its kind."""
+        """Return whether the rule is about every resource of its kind."""
         return self._is_prefix and not self._name
 
     def concerns(self, action: Action, kind: Kind) -> bool:

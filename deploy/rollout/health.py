@@ -35,7 +35,7 @@ class View(NamedTuple):
     reason: str | None
     status: dict[str, Any] | None
     is_stranger: bool = False
-    """Whether another node, or one of another cluster, answers at its URL; `reason` says which."""
+    """Tells whether another node, or one of another cluster, answers at its URL; `reason` says which."""
 
 
 class _NotReached(OSError):

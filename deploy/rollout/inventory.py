@@ -57,9 +57,9 @@ class ClusterTable(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, fro
     program: str = ""
     """Path of a keelmqd that is on the hosts already; without it, a bundle has to be installed."""
     tls: Literal["", "peers", "all"] = ""
-    """Whether `certs` makes certificates: for connections between nodes, or for those of clients too."""
+    """Tells whether `certs` makes certificates: for connections between nodes, or for those of clients too."""
     supervised: bool = False
-    """Whether each node has a supervisor (`keelmqd supervise`), which starts it anew and limits its log."""
+    """Tells whether each node has a supervisor (`keelmqd supervise`), which starts it anew and limits its log."""
     python: str = PYTHON
     token_file: str = ""
     ca_file: str = ""
@@ -156,7 +156,7 @@ class Inventory(msgspec.Struct, kw_only=True, frozen=True):
     cluster: ClusterTable
     nodes: list[Node]
     makes_secret: bool
-    """Whether the tool makes the peer secret and brings it to the hosts."""
+    """Tells whether the tool makes the peer secret and brings it to the hosts."""
     file: InventoryFile
 
     @property

@@ -1,4 +1,4 @@
-"""Whether this machine reaches both listeners of each node: the one of its URL, and the one for administration.
+"""Tells whether this machine reaches both listeners of each node: the one of its URL, and the one for administration.
 
 The tool asks nodes for their health at the one and administers them at the other. A verb that reached only one of them
 would wait until its time is over, for something that does not change by itself.
@@ -24,9 +24,9 @@ class Obstacle(NamedTuple):
     node: Node
     text: str
     hides_health: bool
-    """Whether the one of the URL is not reached, so that nothing tells how the node is."""
+    """Tells whether the one of the URL is not reached, so that nothing tells how the node is."""
     is_in_force: bool = True
-    """Whether the node is known to run with the listener that is not reached."""
+    """Tells whether the node is known to run with the listener that is not reached."""
 
 
 def obstacles(inventory: Inventory, probe: Probe) -> list[Obstacle]:

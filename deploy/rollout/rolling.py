@@ -53,7 +53,7 @@ class Deployed:
 
     @property
     def is_being_restored(self) -> bool:
-        """Whether a restore was begun on the host and is not finished on all nodes."""
+        """Return whether a restore was begun on the host and is not finished on all nodes."""
         return self.facts["restore"].get("finished") is False
 
     def config_path(self, config: str) -> str:
@@ -61,8 +61,8 @@ class Deployed:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether the running process is of the wanted program and configuration, that for joining included, and has a
-        supervisor if it is to have one.
+        """Return whether the running process is of the wanted program and configuration, that for joining included, and
+        has a supervisor if it is to have one.
         """
         command = self.facts["command"]
         if ("supervise" in command) != self._supervised:

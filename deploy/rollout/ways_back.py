@@ -27,7 +27,7 @@ BACKUPS_END: Final = ".backups"
 BACKUP_ON_HOST: Final = "restore.backup"
 RESTORE_ID_BYTES: Final = 8
 FREE_SHARE: Final = 2
-"""How many times the size of a backup a host needs: the file itself, and the data that is made of it."""
+"""Multiple of the size of a backup that a host needs: the file itself, and the data that is made of it."""
 ACCEPT: Final = "--i-accept-the-loss-of-what-only-others-had"
 _LOG_END: Final = re.compile(r"log: entries \d+ to (\d+), the last one of term (\d+)")
 
@@ -39,7 +39,7 @@ class Backup(NamedTuple):
 
 
 class LogEnd(NamedTuple):
-    """Where a survivor's log ends; the greater one has more of what was acknowledged."""
+    """End of a survivor's log; the greater one has more of what was acknowledged."""
 
     term: int
     entry: int

@@ -1,4 +1,4 @@
-"""How a follower catches up that is far behind: by small appends, and no more of them on the way than help.
+"""Way in which a follower catches up that is far behind: by small appends, and no more of them on the way than help.
 
 What stands before a follower's disk, or before the one loop of either node, is no sooner there for having been sent
 sooner: it only delays everything else that these disks and nodes have to do, such as the sends of clients.

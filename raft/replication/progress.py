@@ -22,7 +22,7 @@ class _Sent(NamedTuple):
     last_index: int
     size_bytes: int
     at_s: float | None
-    """When it was sent, if the follower catches up."""
+    """Time when it was sent, if the follower catches up."""
 
 
 class Progress:

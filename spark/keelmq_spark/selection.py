@@ -32,7 +32,7 @@ _NOT_SPLIT: Final = frozenset("([\\")
 """Characters behind which a `|` need not separate alternatives."""
 
 _EXTENSION: Final = "(?"
-"""How a group begins that may match nothing, such as a comment: what follows it then counts for what is before it."""
+"""Begin of a group that may match nothing, such as a comment: what follows it then counts for what is before it."""
 
 log = logging.getLogger("keelmq.spark")
 

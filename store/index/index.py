@@ -47,9 +47,9 @@ FLUSH_FILES_MAX: Final = 20
 """Number of files at level 0 from which on no flush is begun: compactions do not keep up, and RocksDB would make who
 asks for a flush wait for them, one file before it stops writes. Full buffers are still brought to disk."""
 WOULD_WAIT: Final = "Result incomplete"
-"""How rocksdict's message begins when RocksDB refuses a write for which it would have waited."""
+"""Begin of rocksdict's message when RocksDB refuses a write for which it would have waited."""
 DAMAGED: Final = "Corruption"
-"""How the message begins when a block has another checksum."""
+"""Begin of the message when a block has another checksum."""
 FULL_BUFFER_BYTES: Final = WRITE_BUFFER_BYTES * 3 // 4
 """RocksDB puts a buffer aside at the first write after it was about full: not below this size."""
 FLUSH_DESCRIPTORS: Final = 4
@@ -71,9 +71,9 @@ class IndexFigures(NamedTuple):
     running_flushes: int
     is_write_stopped: bool
     write_stops: int
-    """How often RocksDB has stopped all writes since the start."""
+    """Number of times that RocksDB has stopped all writes since the start."""
     write_waits: int
-    """How often a writer has waited until RocksDB took writes."""
+    """Number of times that a writer has waited until RocksDB took writes."""
 
 
 class Index:

@@ -1,4 +1,4 @@
-"""When the log reached each range of its positions, by the replicated clock.
+"""Tells when the log reached each range of its positions, by the replicated clock.
 
 From it follows how old a message must be to lie before the last so many bytes of the log: limits in bytes of the log
 become limits in time, the same on every replica.

@@ -80,7 +80,7 @@ class Frame(NamedTuple):
     number: int
     payload: bytes
     offset: int
-    """Where the frame begins in the file."""
+    """Place where the frame begins in the file."""
 
     def __str__(self) -> str:
         return f"frame {self.number} ({KIND_NAMES[self.kind]}) at byte {self.offset}"

@@ -121,7 +121,8 @@ def run(other: Path, rounds: int, seconds: float, directory: Path, report: Repor
         ours, theirs = statistics.median(each.ours), statistics.median(each.theirs)
         median, least, most = statistics.median(each.ratios), min(each.ratios), max(each.ratios)
         rows.append((each.load, f"{ours:,.2f}", f"{theirs:,.2f}", f"{median:.2f}", f"{least:.2f} to {most:.2f}"))
-        result[each.load] = {"ours": round(ours, 3), "other": round(theirs, 3), "ratio": round(median, 3)}
+        figures = {"ours": ours, "other": theirs, "ratio": median}
+        result[each.load] = {name: float(f"{figure:.4g}") for name, figure in figures.items()}
     mine = "this tree" if protection == "open" else f"this tree with {protection}"
     headings = ("load", mine, "the other", "ratio (above 1 is better)", "of the rounds")
     report.table(f"KeelMQ beside {other}", headings, rows)

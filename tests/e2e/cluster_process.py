@@ -85,7 +85,7 @@ class NodeProcess(BrokerProcess):
     common_environment: ClassVar[Mapping[str, str]] = {}
     """Variables of every node, unless its own `environment` has them."""
     are_forked: ClassVar[bool] = False
-    """Whether nodes of this tree come from a template (node_template.py)."""
+    """Tells whether nodes of this tree come from a template (node_template.py)."""
 
     def __init__(self, node_id: int, directory: Path, http_port: int, peer_port: int) -> None:
         super().__init__(node_id, http_port, peer_port, directory / f"node{node_id}", directory / f"node{node_id}.out")

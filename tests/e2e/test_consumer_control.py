@@ -151,7 +151,7 @@ async def test_a_handler_that_outlives_its_session_is_fenced_and_told_and_anothe
         faults.append((error, messages[0].body))
 
     options: dict[str, Any] = {"start": "earliest", "connection": connection, "close_timeout_ms": 600_000}
-    first = Consumer([], topic, topic, slow, on_fault=on_fault, session_timeout_ms=1_000, **options)
+    first = Consumer([], topic, topic, slow, on_fault=on_fault, session_timeout_ms=5_000, **options)
     await first.start()
     await asyncio.wait_for(entered.wait(), PATIENCE_S)
     # Its heartbeats end as those of a frozen process do, while its handler goes on.

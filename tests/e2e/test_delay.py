@@ -5,6 +5,7 @@ early.
 import asyncio
 import json
 import time
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -24,6 +25,7 @@ from keelmq.cli.app import app
 from keelmq.consuming.group_session import pull
 from tests.e2e import fixtures
 from tests.e2e.cluster_process import ClusterProcess
+from tests.e2e.undisturbed import Disturbed, undisturbed
 from tests.patience import CALL_PATIENCE_MS, PATIENCE_S
 
 pytestmark = pytest.mark.process
@@ -82,32 +84,44 @@ async def test_timers_survive_the_leader(own_cluster: ClusterProcess) -> None:
     connection.close()
 
 
-async def test_what_became_due_while_nobody_was_there_is_delivered_and_reported(own_cluster: ClusterProcess) -> None:
-    connection = Connection(own_cluster.servers, call_timeout_ms=CALL_PATIENCE_MS)
+def test_what_became_due_while_nobody_was_there_is_delivered_and_reported(tmp_path: Path) -> None:
+    delays_ms = iter((2_000, 10_000, 30_000, 60_000))  # a busy machine takes time to be killed before it
+
+    def once(directory: Path) -> None:
+        with ClusterProcess(directory, nodes=3) as cluster:
+            asyncio.run(become_due_while_nobody_is_there(cluster, next(delays_ms)))
+
+    undisturbed(once, tmp_path)
+
+
+async def become_due_while_nobody_is_there(cluster: ClusterProcess, delay_ms: int) -> None:
+    connection = Connection(cluster.servers, call_timeout_ms=CALL_PATIENCE_MS)
     await Admin(connection).put_topic("t", queues=1)
     async with Producer(connection=connection, send_timeout_ms=CALL_PATIENCE_MS) as producer:
-        due_ms = now_ms() + 2_000
+        due_ms = now_ms() + delay_ms
         for number in range(3):
             await producer.send("t", str(number).encode(), deliver_at_ms=due_ms + number)
         await producer.send("t", b"tomorrow", deliver_at_ms=due_ms + 86_400_000)
-    for node in own_cluster.nodes.values():
+    for node in cluster.nodes.values():
         node.kill()
+    killed_ms = now_ms()
     await until(due_ms + 2_000)
-    own_cluster.start()
+    cluster.start()
     found = await read(connection, "t", 3)
     assert [message.body for message in found] == [b"0", b"1", b"2"]
     assert all(message.stored_at_ms >= due_ms for message in found)
 
     def reports() -> list[str]:
-        lines = [line for node in own_cluster.nodes.values() for line in node.output().splitlines()]
+        lines = [line for node in cluster.nodes.values() for line in node.output().splitlines()]
         return [line for line in lines if LATE in line]
 
-    if found[0].stored_at_ms > due_ms + 1_000:  # a slow machine may have delivered them before the nodes were killed
-        async with asyncio.timeout(PATIENCE_S):
-            while not reports():
-                await asyncio.sleep(0.05)
-        (report,) = reports()
-        assert "3 delayed messages" in report
+    if found[0].stored_at_ms <= killed_ms:
+        raise Disturbed("a message was delivered before the nodes were killed")
+    async with asyncio.timeout(PATIENCE_S):
+        while not reports():
+            await asyncio.sleep(0.05)
+    (report,) = reports()
+    assert "3 delayed messages" in report
     waiting = await Admin(connection).scheduled("t")
     assert [message.deliver_at_ms for message in waiting.messages] == [due_ms + 86_400_000]
     connection.close()

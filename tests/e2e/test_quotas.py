@@ -148,10 +148,17 @@ async def test_the_sdk_waits_within_its_time_and_says_why_it_gave_up(cluster: Cl
     try:
         calls = [connection.call("POST", PATH, body=BODY, deadline=Deadline(30_000)) for _ in range(3 * RATE)]
         assert {response.status for response in await asyncio.gather(*calls)} == {200}
-        with pytest.raises(QuotaExceeded, match=f"nothing was stored: waits has used its quota of .* = {RATE}"):
-            await asyncio.gather(
-                *(connection.call("POST", PATH, body=BODY, deadline=Deadline(400)) for _ in range(3 * RATE))
-            )
+        told: list[str] = []
+
+        async def is_told() -> bool:
+            """Return whether a call gave up; a busy machine may be so slow that none exceeds the quota."""
+            hasty = [connection.call("POST", PATH, body=BODY, deadline=Deadline(400)) for _ in range(3 * RATE)]
+            ended = await asyncio.gather(*hasty, return_exceptions=True)
+            told.extend(str(each) for each in ended if isinstance(each, QuotaExceeded))
+            return bool(told)
+
+        await until(is_told)
+        assert re.search(f"nothing was stored: waits has used its quota of .* = {RATE}", told[0])
     finally:
         connection.close()
 

@@ -13,7 +13,7 @@ from tests.patience import PATIENCE_S
 from tests.requirements import REPOSITORY
 
 WAITING: Final = "3s"
-"""How long messages and transactions may wait, as in the shortened rules."""
+"""Time that messages and transactions may wait, as in the shortened rules."""
 STIR_S: Final = 0.2
 """Time between two rounds of what goes on while the doctor looks."""
 COMMAND: Final = (sys.executable, "-c", "from keelmq.cli.entry import main; main()")

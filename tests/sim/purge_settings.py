@@ -21,7 +21,7 @@ class PurgeSettings:
     pause_us: int
     """Mean pause between two actions of the operators and clients of the purged topics."""
     deletes: int
-    """How much more often than other rare actions a topic is deleted."""
+    """Weight of the deletion of a topic among rare actions."""
 
     @contextmanager
     def installed(self) -> Iterator[None]:

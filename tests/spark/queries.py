@@ -1,4 +1,4 @@
-"""Starts streaming queries on a busy machine, and listens to what sources ask nodes for."""
+"""Runs queries on a busy machine, and listens to what sources ask nodes for."""
 
 import contextlib
 import threading
@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import unquote
 from urllib.request import urlopen
 
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.e2e.cluster_process import wait_for
@@ -17,20 +18,53 @@ from tests.patience import PATIENCE_S
 
 LATE_WORKER: Final = "Python worker failed to connect back"
 
+Result = TypeVar("Result")
 
-def begun(begin: Callable[[], StreamingQuery]) -> StreamingQuery:
-    """Return a query that has made progress, has ended, or has failed.
 
-    Spark gives the Python process of a source ten seconds to start, which cannot be changed. When the process is late,
-    the query is started again from its checkpoint.
+def in_time(run: Callable[[], Result]) -> Result:
+    """Return what `run` returns, which reads or writes by a query and may be repeated.
+
+    Spark gives the Python process of a source or a sink ten seconds to start, which cannot be changed. It is run again
+    when that process is late.
     """
     until_s = time.monotonic() + PATIENCE_S
     while True:
+        try:
+            return run()
+        except Exception as error:
+            if LATE_WORKER not in str(error) or time.monotonic() > until_s:
+                raise
+
+
+def begun(begin: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """Return a query that has made progress, has ended, or has failed. A repeated one goes on from its checkpoint."""
+
+    def run() -> StreamingQuery:
         query = begin()
         wait_for(partial(_has_begun, query), "the query to begin")
         error = query.exception()
-        if error is None or LATE_WORKER not in str(error) or time.monotonic() > until_s:
-            return query
+        if error is not None and LATE_WORKER in str(error):
+            raise error
+        return query
+
+    return in_time(run)
+
+
+def ended(begin: Callable[[], StreamingQuery]) -> list[StreamingQueryProgress]:
+    """Wait until the query has read everything available, and return its progress, over all its tries. Raises what
+    the query failed by.
+    """
+    progress: list[StreamingQueryProgress] = []
+
+    def run() -> None:
+        query = begin()
+        try:
+            assert query.awaitTermination(int(PATIENCE_S)), "the query is still running"
+        finally:
+            progress.extend(query.recentProgress)
+
+    in_time(run)
+    return progress
 
 
 def _has_begun(query: StreamingQuery) -> bool:

@@ -20,7 +20,7 @@ from keelmq_spark.tables.tables import Tables
 from tests.e2e.cluster_process import ClusterProcess, wait_for
 from tests.object_store import StoreProcess
 from tests.patience import PATIENCE_S
-from tests.spark.queries import begun
+from tests.spark.queries import begun, ended
 from tests.unit.spark.killed_store_writer import content as content_anywhere
 
 pytestmark = pytest.mark.process
@@ -104,14 +104,12 @@ def test_a_job_that_was_stopped_and_one_that_was_not_tell_the_truth(
         assert result["messages"] > ORDERS
 
         whole = JobOptions(live.servers, tmp_path / "whole", format="parquet", until_end=True)
-        query = begun(lambda: start(spark, whole))
-        assert query.awaitTermination(int(PATIENCE_S))
+        ended(lambda: start(spark, whole))
         assert content(whole.tables, "parquet") == content(live.tables, "delta")
 
         with StoreProcess(tmp_path, list_page=1_000) as store:
             store.use(monkeypatch)
             store.client.create_bucket(Bucket="analytics")
             stored = replace(whole, tables="s3://analytics/lineage", format="delta", max_entries=500)
-            query = begun(lambda: start(spark, stored))
-            assert query.awaitTermination(int(PATIENCE_S))
+            ended(lambda: start(spark, stored))
             assert content_anywhere(stored.tables) == content_anywhere(whole.tables)

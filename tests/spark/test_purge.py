@@ -14,7 +14,7 @@ from keelmq_spark.queries.graph import Graph
 from keelmq_spark.tables.storage import Place
 from tests.e2e.cluster_process import ClusterProcess, wait_for
 from tests.patience import PATIENCE_S
-from tests.spark.queries import begun
+from tests.spark.queries import begun, ended
 from tests.spark.test_lineage import content, events_in
 from tests.spark.test_source import send, servers
 
@@ -86,6 +86,5 @@ def test_a_job_that_tails_a_purged_topic_tells_who_had_what(
         assert [each["kind"] for each in story["edges"]] == ["IN_TOPIC", "PURGED_FROM"]
 
     whole = JobOptions(live.servers, tmp_path / "whole", format="parquet", until_end=True)
-    query = begun(lambda: start(spark, whole))
-    assert query.awaitTermination(int(PATIENCE_S))
+    ended(lambda: start(spark, whole))
     assert content(whole.tables, "parquet") == content(live.tables, "delta")

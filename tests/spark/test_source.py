@@ -14,7 +14,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import keelmq
@@ -27,7 +27,7 @@ from keelmq_spark.tables.tables import Tables
 from keelmq_spark.views.events import EVENTS_SPARK
 from tests.e2e.cluster_process import ClusterProcess, wait_for
 from tests.patience import PATIENCE_S
-from tests.spark.queries import begun, listened
+from tests.spark.queries import begun, ended, in_time, listened
 
 pytestmark = pytest.mark.process
 
@@ -59,6 +59,10 @@ def read(spark: SparkSession, cluster: ClusterProcess, **options: str) -> DataFr
     return reader.options(**options).load()
 
 
+def rows_of(spark: SparkSession, cluster: ClusterProcess, where: str = "true", **options: str) -> list[Row]:
+    return in_time(lambda: read(spark, cluster, **options).where(where).collect())
+
+
 def stream(spark: SparkSession, cluster: ClusterProcess, **options: str) -> DataFrame:
     reader = spark.readStream.format("keelmq").option("servers", servers(cluster))
     return reader.options(**options).load()
@@ -71,12 +75,11 @@ def write(frame: DataFrame, directory: Path, **trigger: Any) -> StreamingQuery:
 
 def run_available(frame: DataFrame, directory: Path) -> int:
     """Read everything available; return how many batches had rows."""
-    query = begun(lambda: write(frame, directory, availableNow=True))
-    assert query.awaitTermination(int(PATIENCE_S))
-    sources = [source for progress in query.recentProgress for source in progress.sources if source.latestOffset]
+    batches = ended(lambda: write(frame, directory, availableNow=True))
+    sources = [source for progress in batches for source in progress.sources if source.latestOffset]
     last = json.loads(sources[-1].latestOffset)
     assert all(json.loads(source.endOffset)["index"] <= last["index"] for source in sources)
-    return sum(progress.numInputRows > 0 for progress in query.recentProgress)
+    return sum(progress.numInputRows > 0 for progress in batches)
 
 
 def published(spark: SparkSession, directory: Path, topic: str) -> list[str]:
@@ -87,17 +90,15 @@ def published(spark: SparkSession, directory: Path, topic: str) -> list[str]:
 
 
 def test_a_batch_reads_every_event(spark: SparkSession, cluster: ClusterProcess) -> None:
-    first = read(spark, cluster, view="events", startingOffsets="latest").count()
-    assert first == 0
+    assert rows_of(spark, cluster, view="events", startingOffsets="latest") == []
     message = keelmq.Message(
         body=b"twelve bytes",
         keys=["k1", "k2"],
         properties={"traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "causation_id": "cause"},
     )
     sent = send(cluster, "batch", [[message, b"plain"], [b"other"] * 3])
-    frame = read(spark, cluster, view="events")
-    assert frame.schema == EVENTS_SPARK
-    rows = {row.message_id: row for row in frame.where("topic = 'batch'").collect()}
+    assert in_time(lambda: read(spark, cluster, view="events").schema) == EVENTS_SPARK
+    rows = {row.message_id: row for row in rows_of(spark, cluster, "topic = 'batch'", view="events")}
     assert sorted(rows) == sorted(sent)
     row = rows[sent[0]]
     assert (row.type, row.key, row.trace_id, row.causation_id, row.bytes) == ("PUBLISH", "k1 k2", "a" * 32, "cause", 12)
@@ -155,7 +156,7 @@ def test_messages_look_like_those_of_the_kafka_source(spark: SparkSession, clust
     message = keelmq.Message(body=b"v", sharding_key="user", tag="T", keys=["k"], properties={"p": "1"}, born_at_ms=5)
     sent = send(cluster, "messages", [[message], [b"a", b"b"]])
     options = {"subscribe": "messages", "includeHeaders": "true"}
-    rows = {row.message_id: row for row in read(spark, cluster, **options).collect()}
+    rows = {row.message_id: row for row in rows_of(spark, cluster, **options)}
     assert sorted(rows) == sorted(sent)
     row = rows[sent[0]]
     assert (bytes(row.key), bytes(row.value), row.topic, row.tag) == (b"user", b"v", "messages", "T")
@@ -164,15 +165,14 @@ def test_messages_look_like_those_of_the_kafka_source(spark: SparkSession, clust
     assert (row.timestamp, row.born_timestamp.microsecond) == (row.store_timestamp, 5_000)
     last = max(rows.values(), key=lambda each: (each.partition, each.offset))
     starting = json.dumps({"messages": {str(last.partition): last.offset}})
-    later = read(spark, cluster, subscribe="messages", startingOffsets=starting)
-    assert [each.offset for each in later.collect() if each.partition == last.partition] == [last.offset]
-    index = read(spark, cluster, view="events").where("topic = 'messages'").agg({"raft_index": "max"}).head()
-    assert index is not None
-    ending = json.dumps({"index": index[0]})
-    assert read(spark, cluster, subscribe="messages", endingOffsets=ending).count() < len(sent)
+    later = rows_of(spark, cluster, subscribe="messages", startingOffsets=starting)
+    assert [each.offset for each in later if each.partition == last.partition] == [last.offset]
+    index = max(row.raft_index for row in rows_of(spark, cluster, "topic = 'messages'", view="events"))
+    ending = json.dumps({"index": index})
+    assert len(rows_of(spark, cluster, subscribe="messages", endingOffsets=ending)) < len(sent)
     begun_ms = int(last.timestamp.timestamp() * 1000)
-    assert read(spark, cluster, subscribe="messages", startingTimestamp=str(begun_ms)).count() >= 1
-    assert read(spark, cluster, subscribe="messages", startingTimestamp=str(begun_ms + 3_600_000)).count() == 0
+    assert rows_of(spark, cluster, subscribe="messages", startingTimestamp=str(begun_ms))
+    assert not rows_of(spark, cluster, subscribe="messages", startingTimestamp=str(begun_ms + 3_600_000))
 
 
 def test_topics_by_pattern_ends_by_queue_and_topics_that_do_not_exist(
@@ -183,10 +183,10 @@ def test_topics_by_pattern_ends_by_queue_and_topics_that_do_not_exist(
     send(cluster, "not-by-pattern-1", [[b"z"]])
 
     def found(**options: str) -> list[str]:
-        return sorted(row.message_id for row in read(spark, cluster, **options).collect())
+        return sorted(row.message_id for row in rows_of(spark, cluster, **options))
 
     assert found(subscribePattern="by-pattern-[0-9]") == sorted(first + second)
-    rows = read(spark, cluster, subscribe="by-pattern-1").collect()
+    rows = rows_of(spark, cluster, subscribe="by-pattern-1")
     ends = json.dumps({"by-pattern-1": {str(rows[0].partition): 3}})
     assert found(subscribe="by-pattern-1", endingOffsets=ends) == first[:3]
     latest = json.dumps({"by-pattern-1": {"0": -1, "1": -1}})
@@ -196,20 +196,25 @@ def test_topics_by_pattern_ends_by_queue_and_topics_that_do_not_exist(
     assert found(subscribe="by-pattern-1,nowhere,%RETRY%nobody", failOnDataLoss="false") == first
     assert found(subscribe="%RETRY%nobody") == []
     with pytest.raises(StreamingQueryException, match="there is no topic nowhere;"):
-        write(stream(spark, cluster, subscribe="nowhere"), tmp_path, availableNow=True).awaitTermination()
+        ended(lambda: write(stream(spark, cluster, subscribe="nowhere"), tmp_path, availableNow=True))
 
 
 def test_nodes_are_asked_for_what_a_query_wants_only(
     spark: SparkSession, cluster: ClusterProcess, tmp_path: Path
 ) -> None:
     first, second = send(cluster, "filtered-1", [[b"x"] * 5]), send(cluster, "filtered-2", [[b"y"] * 5])
-    frame = read(spark, cluster, view="events")
-    everything = {row.event_id: row for row in frame.collect() if row.topic in ("filtered-1", "filtered-2")}
+    found = rows_of(spark, cluster, "topic IN ('filtered-1', 'filtered-2')", view="events")
+    everything = {row.event_id: row for row in found}
     assert {row.message_id for row in everything.values()} == {*first, *second}
 
     with listened(cluster.wait_leader().url) as (url, asked):
-        frame = spark.read.format("keelmq").options(servers=url, view="events").load()
-        rows = frame.where("topic LIKE 'filtered-1%' AND type = 'PUBLISH'").collect()
+        reader = spark.read.format("keelmq").options(servers=url, view="events")
+
+        def filtered() -> list[Row]:
+            asked.clear()
+            return reader.load().where("topic LIKE 'filtered-1%' AND type = 'PUBLISH'").collect()
+
+        rows = in_time(filtered)
         assert sorted(row.message_id for row in rows) == sorted(first)
         assert all(everything[row.event_id] == row for row in rows)
         read_paths = [path for path in asked if "blocks=true" in path and "to_index=1&" not in path]
@@ -225,14 +230,14 @@ def test_a_checkpoint_and_tables_of_another_cluster_are_refused(
 ) -> None:
     send(cluster, "first", [[b"x"] * 5])
     job = JobOptions(servers(cluster), tmp_path / "tables", until_end=True)
-    assert begun(lambda: start(spark, job)).awaitTermination(int(PATIENCE_S))
+    ended(lambda: start(spark, job))
     before = Tables(job.tables).commit
     run_available(stream(spark, cluster, view="events"), tmp_path / "query")
     with ClusterProcess(tmp_path_factory.mktemp("other"), nodes=1) as other:
         send(other, "first", [[b"y"] * 5])
         frame = stream(spark, other, view="events")
         with pytest.raises(StreamingQueryException, match=r"answer for the cluster \w+: name the servers"):
-            begun(lambda: write(frame, tmp_path / "query", availableNow=True)).awaitTermination(int(PATIENCE_S))
+            ended(lambda: write(frame, tmp_path / "query", availableNow=True))
         with pytest.raises(OtherLog, match="name the servers of that cluster, or other tables"):
             start(spark, replace(job, servers=servers(other)))
         right = SourceOptions.parse({"servers": servers(cluster), "view": "events"})
@@ -275,10 +280,10 @@ def test_what_is_removed_is_an_error_unless_it_is_skipped(
     with ClusterProcess(tmp_path_factory.mktemp("short"), nodes=1, options=options) as cluster:
         gone = send(cluster, "orders", [[b"x"] * 5])
         job = JobOptions(servers(cluster), tmp_path / "tables", until_end=True)
-        assert begun(lambda: start(spark, job)).awaitTermination(int(PATIENCE_S))
+        ended(lambda: start(spark, job))
         first_index = remove_what_is_there(cluster)
         kept = send(cluster, "kept", [[b"y"] * 5])
-        earliest = read(spark, cluster, view="events", startingOffsets="earliest").collect()
+        earliest = rows_of(spark, cluster, view="events", startingOffsets="earliest")
         assert min(row.raft_index for row in earliest) >= first_index
         with LogReader(
             tuple(servers(cluster).split(",")), timeout_ms=int(1000 * PATIENCE_S), fetch_max_bytes=1 << 20
@@ -289,8 +294,8 @@ def test_what_is_removed_is_an_error_unless_it_is_skipped(
                 list(log.pages(*planned))
         assert sorted(row.message_id for row in earliest if row.topic == "kept") == sorted(kept)
         with pytest.raises(StreamingQueryException, match=r"failOnDataLoss=false .keelmq-lineage run --skip-removed"):
-            begun(lambda: start(spark, job)).awaitTermination(int(PATIENCE_S))
+            ended(lambda: start(spark, job))
         skipping = replace(job, skip_removed=True)
-        assert begun(lambda: start(spark, skipping)).awaitTermination(int(PATIENCE_S))
+        ended(lambda: start(spark, skipping))
         events = pyarrow.concat_tables(pyarrow.parquet.read_table(path) for path in Tables(job.tables).events.files())
         assert set(gone) | set(kept) <= set(events["message_id"].to_pylist())

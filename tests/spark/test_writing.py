@@ -19,7 +19,8 @@ from keelmq_spark.options_of_sink import SinkOptions
 from keelmq_spark.writing import send_rows
 from tests.e2e.cluster_process import ClusterProcess, wait_for
 from tests.spark.copying_job import ENTRIES_PER_BATCH
-from tests.spark.test_source import read, send, servers
+from tests.spark.queries import in_time
+from tests.spark.test_source import rows_of, send, servers
 
 pytestmark = pytest.mark.process
 
@@ -57,14 +58,14 @@ def test_a_frame_is_written_with_all_columns_and_once(spark: SparkSession, clust
     )
     writer = frame.write.format("keelmq").option("servers", servers(cluster)).option("topic", "written")
     for _ in range(2):
-        writer.option("writeId", "monday").option("producerGroup", "spark").mode("append").save()
-    found = read(spark, cluster, subscribe="written").collect()
+        in_time(writer.option("writeId", "monday").option("producerGroup", "spark").mode("append").save)
+    found = rows_of(spark, cluster, subscribe="written")
     assert Counter(row.value.decode() for row in found) == Counter(str(n) for n in range(500))
     row = next(row for row in found if row.value == b"17")
     assert (row.key, row.keys, row.tag) == (b"customer-3", ["order-17"], "paid")
     assert row.properties == {"n": "17", "causation_id": "order-17", "producer_group": "spark"}
     assert len({(row.partition, row.key) for row in found}) == 7, "a key has one queue"
-    writer.option("writeId", "tuesday").mode("append").save()
+    in_time(writer.option("writeId", "tuesday").mode("append").save)
     assert stored(cluster, "written") == 1_000
 
 
@@ -79,9 +80,9 @@ def test_batches_are_written_once_also_beside_ones_that_were_written_before(
     assert stored(cluster, "batches") == 2_000
     writer = spark.range(0, 2_000, 1, 2).selectExpr("cast(id AS string) AS value").write.format("keelmq")
     for _ in range(2):
-        writer.options(**given, writeId="monday").mode("append").save()
+        in_time(writer.options(**given, writeId="monday").mode("append").save)
     assert stored(cluster, "batches") == 4_000
-    found = Counter(row.value.decode() for row in read(spark, cluster, subscribe="batches").collect())
+    found = Counter(row.value.decode() for row in rows_of(spark, cluster, subscribe="batches"))
     assert found == Counter({str(n): 2 for n in range(2_000)})
 
 
@@ -89,12 +90,12 @@ def test_what_cannot_be_written_is_refused(spark: SparkSession, cluster: Cluster
     make_topic(cluster, "refused")
     writer = spark.sql("SELECT 'a' AS body").write.format("keelmq").option("servers", servers(cluster))
     with pytest.raises((AnalysisException, PySparkException), match="column body"):
-        writer.option("topic", "refused").mode("append").save()
+        in_time(writer.option("topic", "refused").mode("append").save)
     writer = spark.sql("SELECT 'a' AS value").write.format("keelmq").option("servers", servers(cluster))
     with pytest.raises((AnalysisException, PySparkException), match="use the mode append"):
-        writer.option("topic", "refused").mode("overwrite").save()
+        in_time(writer.option("topic", "refused").mode("overwrite").save)
     with pytest.raises(PySparkException, match="topic_not_found"):
-        writer.option("topic", "never-made").mode("append").save()
+        in_time(writer.option("topic", "never-made").mode("append").save)
     assert stored(cluster, "refused") == 0
 
 
@@ -160,6 +161,6 @@ def test_a_query_that_is_killed_while_it_writes_copies_every_message_once(
         wait_for(is_done, "all messages")
     finally:
         job.kill()
-    found = Counter(row.value for row in read(spark, cluster, subscribe="copies").collect())
-    expected = Counter(row.value for row in read(spark, cluster, subscribe="originals").collect())
+    found = Counter(row.value for row in rows_of(spark, cluster, subscribe="copies"))
+    expected = Counter(row.value for row in rows_of(spark, cluster, subscribe="originals"))
     assert found == expected

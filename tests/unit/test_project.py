@@ -31,7 +31,7 @@ FOLDER_MODULES_MAX = 25
 NO_SUBJECT = re.compile(
     "(?:of|in|on|at|by|for|from|with|without|to|into|onto|over|under|between|through|after|before|as|about|against|"
     "among|behind|beside|beyond|during|except|inside|outside|near|per|since|than|towards?|until|upon|within|via|what|"
-    "which|who|whom|whose|that|those|these|this|it|its|they|their|them|he|she|his|her)[\\s.,:;]",
+    "how|where|when|whether|which|who|whom|whose|that|those|these|this|it|its|they|their|them|he|she|his|her)[\\s.,:;]",
     re.IGNORECASE,
 )
 """Prepositions and pronouns: a docstring that begins with one leaves its subject to be guessed."""

@@ -63,7 +63,7 @@ class NodeConfig(View, frozen=True, kw_only=True):
 
 
 class NodeDrain(View, frozen=True, kw_only=True):
-    """Whether a node is drained: an operator wants other nodes to lead. It `leads` all the same while none could take
+    """State of a node's drain: an operator wants other nodes to lead. It `leads` all the same while none could take
     over.
     """
 

@@ -45,7 +45,7 @@ class NewToken(View, frozen=True, kw_only=True):
 
 
 class Verdict(View, frozen=True, kw_only=True):
-    """Whether an action is allowed, and the rule that decides it; None when no rule matches."""
+    """Answer whether an action is allowed, and the rule that decides it; None when no rule matches."""
 
     allowed: bool
     rule: Rule | None = None

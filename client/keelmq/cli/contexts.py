@@ -32,7 +32,7 @@ NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 @dataclass(frozen=True)
 class Context:
-    """How a cluster is reached. All files are absolute paths."""
+    """Way to a cluster. All files are absolute paths."""
 
     servers: str
     """URLs of any nodes, comma-separated."""

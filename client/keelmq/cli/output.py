@@ -40,16 +40,16 @@ STREAM_ERRORS: Final = frozenset(
 """Errors of reading and writing standard streams."""
 
 ESCAPED: Final = "backslashreplace"
-"""How an output treats characters that its encoding lacks, unless it has them all."""
+"""Treatment of characters that an output's encoding lacks, unless it has them all."""
 
 _JSON_CONTROLS: Final = {code: f"\\u{code:04x}" for code in UNPRINTABLE if code >= 0x7F}
 """Control characters that JSON does not escape by itself."""
 
 SERVERS_TYPED: Final[ContextVar[bool]] = ContextVar("SERVERS_TYPED", default=False)
-"""Whether --servers is on the command line."""
+"""Tells whether --servers is on the command line."""
 
 LOCAL_TIME: Final[ContextVar[bool]] = ContextVar("LOCAL_TIME", default=False)
-"""Whether people are shown times of this machine's zone, and not UTC. Documents have Unix milliseconds in any case."""
+"""Tells whether people are shown times of this zone, and not UTC. Documents have Unix milliseconds in any case."""
 
 
 def was_typed(command: typer.Context, parameter: str) -> bool:

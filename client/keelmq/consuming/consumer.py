@@ -311,7 +311,7 @@ class Consumer:
 
     @property
     def group_paused(self) -> bool:
-        """Whether an operator has paused the whole group (`keelmq group pause`), as far as this member was told.
+        """Return whether an operator has paused the group (`keelmq group pause`), as far as this member was told.
 
         Nothing is handled until the group is resumed; the log says since when, by whom and why."""
         return self._member.pauses.is_paused

@@ -66,7 +66,7 @@ class GroupSession:
 
     @property
     def knows_pauses(self) -> bool:
-        """Whether every node takes fields about pauses of groups: whoever answered last has told of them."""
+        """Return whether every node takes fields about pauses of groups: whoever answered last has told of them."""
         return self._told is not msgspec.UNSET
 
     async def join(self) -> wire.Membership:

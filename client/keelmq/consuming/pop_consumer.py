@@ -122,7 +122,7 @@ class PopConsumer:
 
     @property
     def group_paused(self) -> bool:
-        """Whether an operator has paused the group, as the last answer to a pop told; see Consumer.group_paused."""
+        """Return whether an operator has paused the group, as the last answer to a pop told (Consumer.group_paused)."""
         return self._calls.pauses.is_paused
 
     async def start(self) -> None:

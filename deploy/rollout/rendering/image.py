@@ -8,7 +8,7 @@ USER: Final = 10001
 CONFIG_DIR: Final = "/etc/keelmq"
 CONFIG: Final = f"{CONFIG_DIR}/node.toml"
 DATA_ROOT: Final = "/var/lib/keelmq"
-"""Where the volume is. The node makes its directory below it, so that nobody else may read that."""
+"""Place of the volume. The node makes its directory below it, so that nobody else may read that."""
 DATA: Final = f"{DATA_ROOT}/data"
 FILES_MAX: Final = 65536
 PROCESSES_MAX: Final = 256

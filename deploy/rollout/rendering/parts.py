@@ -22,7 +22,7 @@ UNPRIVILEGED_PORT_MIN: Final = 1024
 
 
 class Address(NamedTuple):
-    """Where others reach a node."""
+    """Address at which others reach a node."""
 
     peer_host: str
     peer_port: int

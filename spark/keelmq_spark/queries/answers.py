@@ -45,7 +45,7 @@ _LAGS: Final = r"""
         FROM commits c FULL JOIN resets r USING ("group", topic, queue))
     SELECT "group", topic, sum(greatest(e.ends - p.position, 0)) AS n
     FROM positions p JOIN ends e USING (topic, queue) GROUP BY ALL"""
-"""How many messages a group has not passed, in the queues in which it has an offset."""
+"""Number of messages that a group has not passed, in the queues in which it has an offset."""
 
 _IS_OPEN: Final = """d.kind = 'DEAD_LETTERED' AND NOT EXISTS (
     SELECT 1 FROM edges c WHERE c.kind = 'CONSUMED_BY' AND c.src = d.src AND c.dst = d.dst AND c.ts >= d.ts)"""

@@ -100,12 +100,12 @@ class Placed(NamedTuple):
     lanes: Mapping[str, Span]
     bars: Sequence[PlacedBar]
     dots: Sequence[tuple[float, float]]
-    """Where arrows begin in rows that have no bar there."""
+    """Places where arrows begin in rows that have no bar there."""
     paths: Sequence[str]
     """The paths of the links in SVG, in their order."""
     ticks: Sequence[Tick]
     breaks: Sequence[float]
-    """Where time is shortened."""
+    """Places where time is shortened."""
     points: Mapping[Point, float]
     width: float
     height: float

@@ -28,7 +28,7 @@ PAGE_BYTES: Final = 8 * 1024 * 1024
 BLOOM_FPP: Final = 0.05
 """Share of the ids that are not in a row group, for which its Bloom filter has it read nevertheless."""
 BLOOM_SHORT_MAX: Final = 1.4
-"""How many times the size of a merged file's Bloom filter the ids may need: one in six others is then read. Only row
+"""Multiple of the size of a merged file's Bloom filter that the ids may need: one in six others is then read. Only row
 groups that are not full have such filters."""
 MERGED_FILE_BYTES: Final = 128 * 1024 * 1024
 """A merged file is closed at this size."""

@@ -43,7 +43,7 @@ class Cluster:
 
     variants: ClassVar[Sequence[Variant]]
     preheat_s: ClassVar[float] = 2.0
-    """How long the peer is loaded before its first turn: JVMs compile what is used often."""
+    """Seconds for which the peer is loaded before its first turn: JVMs compile what is used often."""
 
     spent_after: ClassVar[str] = ""
     """Kind of load after which the cluster is replaced before a load of another kind."""

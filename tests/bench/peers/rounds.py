@@ -25,14 +25,14 @@ SLICE_S_MAX: Final = 60.0
 
 
 class Limits(NamedTuple):
-    """How long the slices take, and which of them count."""
+    """Lengths of the slices, and what makes them count."""
 
     rounds: int
     seconds: float
     warm_up_s: float
     strangers_percent_max: float
     retries: int
-    """How often a slice that does not count is repeated."""
+    """Maximum repetitions of a slice that does not count."""
     strace_s: float
     limit_s: float
     """Time after which no turn begins, and the comparison ends with the turns that it has; 0: no limit."""

@@ -37,7 +37,7 @@ class Syncs(NamedTuple):
 
     @property
     def replicated(self) -> bool:
-        """Whether a majority of the nodes has synced each acknowledged message."""
+        """Return whether a majority of the nodes has synced each acknowledged message."""
         return self.meaning.startswith("fsync on a")
 
 

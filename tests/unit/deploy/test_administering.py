@@ -1,4 +1,4 @@
-"""Where `keelmq-deploy` administers nodes: at their listeners for administration, if it reaches them."""
+"""Tests where `keelmq-deploy` administers nodes: at their listeners for administration, if it reaches them."""
 
 import json
 import threading

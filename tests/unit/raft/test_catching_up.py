@@ -1,4 +1,4 @@
-"""How many appends are on the way to a follower that is behind."""
+"""Tests how many appends are on the way to a follower that is behind."""
 
 import heapq
 from collections.abc import Callable

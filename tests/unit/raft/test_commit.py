@@ -66,7 +66,7 @@ def test_a_copy_of_the_majority_commits_no_more_than_the_own_disk_holds(advance:
 
 
 def test_copies_that_a_new_connection_may_have_lost_commit_nothing(advance: Callable[[float], None]) -> None:
-    """How far a majority holds the log is remembered between two acknowledgements: not beyond a connection."""
+    """The end of what a majority holds is remembered between two acknowledgements: not beyond a connection."""
     one = leader_of_three(advance)
     node = one.node
     before = node.state.commit_index

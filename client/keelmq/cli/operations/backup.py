@@ -68,7 +68,7 @@ class New(Protocol):
 
 
 class Place(Protocol):
-    """Where backups are. All methods raise OSError and KeelMQError."""
+    """Place of backups. All methods raise OSError and KeelMQError."""
 
     name: str
 

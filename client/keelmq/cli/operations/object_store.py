@@ -16,7 +16,7 @@ SCHEME: Final = "s3://"
 CONNECT_TIMEOUT_S: Final = 10
 READ_TIMEOUT_S: Final = 60
 READ_ATTEMPTS: Final = 3
-"""How often a range is asked for whose content breaks off; boto3 repeats only what fails before the content."""
+"""Maximum tries of a range whose content breaks off; boto3 repeats only what fails before the content."""
 CALLS_MAX: Final = 8
 """Number of calls at a time."""
 _REGION: Final = "us-east-1"
