@@ -19,6 +19,10 @@ RESTORE_NOTE = "restore.json"
 """File that says of which backup, and as part of which restore, the data is made; `finished` when all nodes have it."""
 BACKUP = "restore.backup"
 SET_ASIDE = "data.old"
+FRAGMENT = "data.deleted"
+"""Directory that is being deleted."""
+RESTORE = "restore"
+"""Command of keelmqd that a file UNFINISHED names where a restore has begun the data."""
 UNFINISHED = "unfinished"
 """File of keelmqd in a data directory whose restore or recovery is under way."""
 
@@ -76,19 +80,43 @@ def recover(root: Path, owner: str, program: str, arguments: list[str]) -> dict[
 
 
 def set_aside(root: Path, owner: str) -> dict[str, Any]:
-    """Rename the data of a stopped node to `data.old`, in place of what was set aside before."""
+    """Rename the data of a stopped node to `data.old`, or `data.old.1` and so on where that is taken: it may be all
+    that is left of a cluster. What a restore has begun and not finished is nothing of anybody's, and is deleted.
+    """
     import shutil
 
     require_ours(root, owner)
     require_stopped(root)
-    data, old = root / "data", root / SET_ASIDE
+    data = root / "data"
     if has_data(root):
         if os.path.ismount(data) or data.is_symlink():
             raise AgentError(f"{data} is a mount point or a link and cannot be renamed: empty it by hand")
-        if old.exists():
-            shutil.rmtree(old)
-        data.rename(old)
+        if _is_fragment(data):
+            # By another name first: half deleted, without its mark, it would pass for restored data.
+            gone = root / FRAGMENT
+            shutil.rmtree(gone, ignore_errors=True)
+            data.rename(gone)
+            shutil.rmtree(gone)
+        else:
+            data.rename(_free_name(root))
     return {}
+
+
+def _is_fragment(data: Path) -> bool:
+    """Return whether a restore that was not finished has begun the data. A recovery works on the data itself."""
+    try:
+        return bool(json.loads((data / UNFINISHED).read_bytes())["command"] == RESTORE)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _free_name(root: Path) -> Path:
+    """Return the path for what is set aside. The name is taken by whatever is there, an empty directory included."""
+    path, number = root / SET_ASIDE, 0
+    while os.path.lexists(path):
+        number += 1
+        path = root / f"{SET_ASIDE}.{number}"
+    return path
 
 
 def _data(root: Path) -> list[str]:

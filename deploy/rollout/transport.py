@@ -280,7 +280,7 @@ class Host:
         return self._offline("recover", program, arguments)
 
     def set_aside(self) -> None:
-        """Rename the data of the stopped node, in place of what was set aside before."""
+        """Rename the data of the stopped node, beside what was set aside before."""
         self._call("set_aside", root=self.node.root, owner=self._owner)
 
     def destroy(self) -> None:

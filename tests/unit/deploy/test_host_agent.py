@@ -178,20 +178,37 @@ def test_a_restore_is_noted_where_there_is_no_data_only(root: Path) -> None:
         note_restore(root, OWNER, {**NOTE, "restore_id": "another"})
 
 
-def test_what_is_set_aside_replaces_what_was_before_and_a_link_is_left_alone(root: Path, tmp_path: Path) -> None:
-    for name in ("first", "second"):
+def set_aside_names(root: Path) -> dict[str, list[str]]:
+    return {path.name: sorted(each.name for each in path.iterdir()) for path in root.glob("data*")}
+
+
+def test_what_is_set_aside_stays_and_a_link_is_left_alone(root: Path, tmp_path: Path) -> None:
+    for name in ("first", "second", "third"):
         (root / "data").mkdir()
         (root / "data" / name).touch()
         set_aside(root, OWNER)
-    assert [path.name for path in (root / "data.old").iterdir()] == ["second"]
+    kept = {"data.old": ["first"], "data.old.1": ["second"], "data.old.2": ["third"]}
+    assert set_aside_names(root) == kept
     set_aside(root, OWNER)
-    assert [path.name for path in (root / "data.old").iterdir()] == ["second"], "without data nothing is done"
+    assert set_aside_names(root) == kept, "without data nothing is done"
     (tmp_path / "disk").mkdir()
     (tmp_path / "disk" / "log").touch()
     (root / "data").symlink_to(tmp_path / "disk")
     with pytest.raises(AgentError, match="empty it by hand"):
         set_aside(root, OWNER)
     assert (tmp_path / "disk" / "log").exists()
+
+
+@pytest.mark.parametrize("command", ["restore", "recover"])
+def test_what_a_restore_has_begun_takes_no_place_of_data(root: Path, command: str) -> None:
+    """A recovery that was not finished works on the data itself."""
+    (root / "data.old").mkdir()
+    (root / "data.old" / "log").touch()
+    (root / "data").mkdir()
+    (root / "data" / "unfinished").write_text(json.dumps({"command": command, "cluster_uid": "a"}))
+    set_aside(root, OWNER)
+    kept = {} if command == "restore" else {"data.old.1": ["unfinished"]}
+    assert set_aside_names(root) == {"data.old": ["log"], **kept}
 
 
 def test_the_output_of_a_node_is_for_its_user_alone(root: Path) -> None:
