@@ -30,7 +30,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def call(
-    action: str, content: bytes = b"", /, run: dict[str, object] | None = None, **arguments: object
+    action: str, content: bytes = b"", run: dict[str, object] | None = None, /, **arguments: object
 ) -> subprocess.Popen[bytes]:
     """Begin a call as the tool does, outside of any run unless told otherwise."""
     request = json.dumps({"action": action, "arguments": arguments, "run": run}).encode() + b"\n" + content
@@ -291,11 +291,11 @@ def test_a_host_is_held_once_what_a_former_run_does_there_has_ended(root: Path, 
     program.chmod(0o755)
     given = {"root": str(root), "owner": OWNER, "files": {"etc/a": "YQ=="}, "program": str(program), "config": "etc/a"}
     run = {"root": str(root), "name": "a", "is_held": False}
-    first = call("prepare", run=run, **given)
+    first = call("prepare", b"", run, **given)
     wait_for((tmp_path / "checked").exists, "the first call")
     hold = call("hold", root=str(root), owner=OWNER, who="drain 3", silence_s=0.0, claims=False, name="b")
     wait_for(lambda: waits_for_a_lock(hold), "the next run to wait")
-    late = call("prepare", run={**run, "is_held": True}, **given)
+    late = call("prepare", b"", {**run, "is_held": True}, **given)
     (tmp_path / "go-on").write_text("\n")
     assert answer_of(first) == {}
     with hold:

@@ -168,7 +168,7 @@ def test_a_run_that_was_silent_changes_no_host_any_more(
                 assert process.stdout is not None
                 assert json.loads(process.stdout.readline()) == {"held": True}
             said = "drain 3, by bert at ops-2 works" if begun_s else "another one may have begun"
-            calls = [
+            calls: list[Callable[[], object]] = [
                 *(lambda: hosts[1].stop(1.0), lambda: hosts[1].drain(drained=True), hosts[1].claim, hosts[1].destroy),
                 *(lambda: hosts[1].put("etc/a", b"a"), lambda: hosts[1].install(b"no bundle", "a")),
                 lambda: hosts[1].prepare({"etc/a": b"a"}, "/bin/true", "etc/a"),
