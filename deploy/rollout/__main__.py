@@ -62,6 +62,7 @@ def main() -> int:
             "exit_code": code,
             "steps": verbs.steps,
             "steps_done": verbs.steps_done,
+            "nodes_skipped": verbs.skipped,
             "file": None if verbs.file is None else str(verbs.file),
             "reason": reason or None,
         }

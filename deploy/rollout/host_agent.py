@@ -15,6 +15,7 @@ import sys
 import time
 from pathlib import Path
 
+from deploy.rollout.host_data import is_restored, note_restore, recover, restore, restore_note, set_aside
 from deploy.rollout.host_releases import install, release_at, rollback, stay
 from deploy.rollout.host_root import (
     MARK,
@@ -30,6 +31,7 @@ from deploy.rollout.host_root import (
     put,
     put_bytes,
     require_ours,
+    require_run,
     require_stopped,
     running,
 )
@@ -46,12 +48,6 @@ LOG = "keelmqd.log"
 LOG_BYTES_MAX = 1 << 20
 DRAINED = "drained"
 """File that says that the node was stopped on purpose, and is not to be started until `undrain`."""
-RESTORE_NOTE = "restore.json"
-"""File that says of which backup, and as part of which restore, the data is made; `finished` when all nodes have it."""
-BACKUP = "restore.backup"
-SET_ASIDE = "data.old"
-UNFINISHED = "unfinished"
-"""File of keelmqd in a data directory whose restore or recovery is under way."""
 
 
 def facts(root: Path, program: str, owner: str) -> dict[str, Any]:
@@ -149,34 +145,46 @@ def claim(root: Path, owner: str) -> dict[str, Any]:
     return {}
 
 
-def install_sent(root: Path, owner: str, name: str, sha256: str, program: str) -> dict[str, Any]:
+def install_sent(
+    root: Path, owner: str, name: str, sha256: str, program: str, run: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """Claim the root, store the bundle that is sent, install it as the release of this name, and return the facts: all
     in one call, as in `prepare`.
     """
+    require_run(root, run)
     claim(root, owner)
     archive = root / "releases" / f"{name}.tar.gz"
     put(archive, sha256, 0o600)
-    with alone(root):
+    with alone(root, run):
         if not (root / MARK).exists():
             raise AgentError(f"{root} was removed meanwhile")
         install(root, archive, name, owner)
     return facts(root, program, owner)
 
 
-def prepare(root: Path, owner: str, files: dict[str, str], program: str, config: str, **how: bool) -> dict[str, Any]:
+def prepare(
+    root: Path,
+    owner: str,
+    files: dict[str, str],
+    program: str,
+    config: str,
+    supervised: bool = False,
+    run: dict[str, Any] | None = None,
+) -> dict[str, Any]:
     """Claim the root, store the files (Base64, by name below it), and have keelmqd check the configuration among them:
     all in one call, because each one over ssh costs the time of a handshake.
     """
     import base64
 
+    require_run(root, run)
     claim(root, owner)
-    with alone(root):
+    with alone(root, run):
         if not (root / MARK).exists():
             raise AgentError(f"{root} was removed meanwhile")
         require_ours(root, owner)
         for name, content in files.items():
             put_bytes(root / name, base64.b64decode(content))
-        return check(program, str(root / config), **how)
+        return check(program, str(root / config), supervised)
 
 
 def check(program: str, config: str, supervised: bool = False) -> dict[str, Any]:
@@ -271,89 +279,6 @@ def hang_up(root: Path, owner: str) -> dict[str, Any]:
     return {}
 
 
-def restore_note(root: Path) -> dict[str, Any]:
-    """Return what was noted of a restore here, empty without one."""
-    try:
-        found: dict[str, Any] = json.loads((root / RESTORE_NOTE).read_text())
-    except FileNotFoundError:
-        return {}
-    return found
-
-
-def is_restored(root: Path) -> bool:
-    """Return whether the data is what keelmqd made of the backup that is noted: it writes the identity after
-    `unfinished`, and nothing else writes there between the note and the end of the restore.
-    """
-    data = root / "data"
-    return bool(restore_note(root)) and (data / "identity").exists() and not (data / UNFINISHED).exists()
-
-
-def note_restore(root: Path, owner: str, note: dict[str, Any]) -> dict[str, Any]:
-    """Note the restore, before its first write and after its last; durable on return. Its backup goes with the last."""
-    require_ours(root, owner)
-    old = restore_note(root)
-    if old.get("restore_id") != note["restore_id"]:
-        require_stopped(root)
-        if has_data(root):
-            raise AgentError(f"{root}/data is not empty")
-    new = root / f"{RESTORE_NOTE}.new"
-    with new.open("w") as stream:
-        stream.write(json.dumps(note) + "\n")
-        stream.flush()
-        os.fsync(stream.fileno())
-    new.rename(root / RESTORE_NOTE)
-    if note["finished"]:
-        (root / BACKUP).unlink(missing_ok=True)
-    return {}
-
-
-def restore(root: Path, owner: str, program: str, arguments: list[str]) -> dict[str, Any]:
-    """Have keelmqd make the data of the backup that was brought, unless it has; return what it said."""
-    require_ours(root, owner)
-    if is_restored(root):
-        return {"said": ""}
-    require_stopped(root)
-    return {"said": _offline(program, "restore", "--backup", f"{root / BACKUP}", *_data(root), *arguments)}
-
-
-def recover(root: Path, owner: str, program: str, arguments: list[str]) -> dict[str, Any]:
-    """Have keelmqd say what the stopped node knows and, with its flag among the arguments, recover it."""
-    require_ours(root, owner)
-    require_stopped(root)
-    return {"said": _offline(program, "recover", *_data(root), *arguments)}
-
-
-def set_aside(root: Path, owner: str) -> dict[str, Any]:
-    """Rename the data of a stopped node to `data.old`, in place of what was set aside before."""
-    import shutil
-
-    require_ours(root, owner)
-    require_stopped(root)
-    data, old = root / "data", root / SET_ASIDE
-    if has_data(root):
-        if os.path.ismount(data) or data.is_symlink():
-            raise AgentError(f"{data} is a mount point or a link and cannot be renamed: empty it by hand")
-        if old.exists():
-            shutil.rmtree(old)
-        data.rename(old)
-    return {}
-
-
-def _data(root: Path) -> list[str]:
-    return ["--data-dir", str(root / "data")]
-
-
-def _offline(program: str, *arguments: str) -> str:
-    """Return what a command of keelmqd printed. Raises AgentError with its message when it fails."""
-    import subprocess
-
-    command = [program, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env=own_environment(), umask=0o077)  # noqa: S603
-    if done.returncode != 0:
-        raise AgentError((done.stderr.strip() or f"{program} ended with {done.returncode}")[-2000:])
-    return done.stdout
-
-
 def destroy(root: Path, owner: str) -> dict[str, Any]:
     """Remove everything below `root`, the mark last, so that a repetition finds it."""
     import shutil
@@ -397,10 +322,12 @@ ACTIONS: dict[str, Callable[..., dict[str, Any]]] = {
     "destroy": destroy,
 }
 ALONE = (
-    *("start", "rollback", "stay", "drain", "destroy"),
+    *("start", "stop", "rollback", "stay", "drain", "destroy"),
     *("note_restore", "restore", "recover", "set_aside"),
 )
 """Actions that change the root, and must not do so twice at a time."""
+LONG = ("install_sent", "prepare")
+"""Actions that see to that themselves, and look after the run that calls."""
 PATHS = ("root", "path", "archive")
 
 
@@ -434,14 +361,20 @@ def main() -> None:
 
 
 def answer_to(request: dict[str, Any]) -> dict[str, Any]:
-    """Carry the request out and return its answer."""
+    """Carry the request out and return its answer. The `run` of a request that changes the host has the name of the
+    run of the tool, the root that it is about, and whether the run holds that.
+    """
     try:
         arguments = {name: Path(value) if name in PATHS else value for name, value in request["arguments"].items()}
-        action = request["action"]
-        if action not in ALONE:
-            return ACTIONS[action](**arguments)
-        with alone(arguments["root"]):
-            return ACTIONS[action](**arguments)
+        action, run = request["action"], request.get("run")
+        if action in LONG:
+            return ACTIONS[action](**arguments, run=run)
+        if action in ALONE:
+            with alone(arguments["root"], run):
+                return ACTIONS[action](**arguments)
+        if run is not None:
+            require_run(Path(run["root"]), run)
+        return ACTIONS[action](**arguments)
     except (AgentError, OSError, ValueError) as error:
         return {"error": str(error) or repr(error)}
 

@@ -25,7 +25,7 @@ MARK = ".keelmq-deploy"
 """File that says that the tool made the directory which it is in."""
 POLL_S = 0.05
 BUSY = "busy"
-"""File with the name of the run of the tool that works on the cluster now, which has a lock on it."""
+"""File of the run of the tool that works on the cluster now, which has a lock on it: who it is, and its name."""
 BUSY_S_MAX = 5.0
 """Time that a run which was killed has to be gone from its hosts, in seconds."""
 
@@ -58,9 +58,9 @@ def running(root: Path) -> tuple[int, list[str]] | None:
 
 
 @contextlib.contextmanager
-def alone(root: Path) -> Iterator[None]:
+def alone(root: Path, run: dict[str, Any] | None = None) -> Iterator[None]:
     """Keep other calls for the same root out within the block: also that of a tool that was killed, which goes on here.
-    Waits for their end. A root that does not exist is nobody's.
+    Waits for their end. A root that does not exist is nobody's. Raises AgentError when `run` may not change it then.
     """
     while root.is_dir():
         handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
@@ -68,17 +68,47 @@ def alone(root: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX)
             if not root.is_dir() or not os.path.samestat(os.fstat(handle), root.stat()):
                 continue  # it was removed meanwhile
+            require_run(root, run)
             yield
             return
         finally:
             os.close(handle)
+    require_run(root, run)
     yield
 
 
-def hold(root: Path, owner: str, who: str, silence_s: float, claims: bool) -> dict[str, Any]:
+def require_run(root: Path, run: dict[str, Any] | None) -> None:
+    """Raise AgentError unless the run of the tool may change the root: it holds it still, or nobody does and this run
+    never has, as it found no root or no way here. None is a call outside of any run.
+    """
+    if run is None:
+        return
+    who, name = _holder(root)
+    if name == run["name"]:
+        return
+    if run["is_held"]:
+        other = f"{who} works on this cluster now" if who else "another one may have begun"
+        raise AgentError(f"this run no longer holds the host, and {other}: nothing was changed; run the command again")
+    if who:
+        raise AgentError(f"another keelmq-deploy works on this cluster: {who}; wait for its end")
+
+
+def _holder(root: Path) -> tuple[str, str]:
+    """Return who holds the root, and the name of that run; both empty when nobody does."""
+    try:
+        with open(root / BUSY) as file:
+            if _is_locked(file.fileno(), fcntl.LOCK_SH):
+                return "", ""
+            who, _, name = file.read().partition("\n")
+            return who or "unknown", name.strip()
+    except FileNotFoundError:
+        return "", ""
+
+
+def hold(root: Path, owner: str, who: str, silence_s: float, claims: bool, name: str = "") -> dict[str, Any]:
     """Keep other runs of the tool out until standard input ends, or nothing comes for `silence_s` seconds: the machine
     of the tool may be gone. Says so in a line of its own, or answers who works here. A root that the tool has not made
-    is held by nobody, unless this run makes it (`claims`).
+    is held by nobody, unless this run makes it (`claims`). Calls of the run `name` alone change the root meanwhile.
     """
     if not is_ours(root, owner):
         return {}
@@ -91,20 +121,23 @@ def hold(root: Path, owner: str, who: str, silence_s: float, claims: bool) -> di
         while not _is_locked(file.fileno()):
             if time.monotonic() > deadline:
                 file.seek(0)
-                return {"busy": file.read().strip() or "unknown"}
+                return {"busy": file.readline().strip() or "unknown"}
             time.sleep(POLL_S)
         file.truncate(0)
-        file.write(f"{who}\n")
+        file.write(f"{who}\n{name}\n")
         file.flush()
+        with alone(root):
+            pass  # a call that was let in before, by a run that is gone, has ended
         print(json.dumps({"held": True}), flush=True)
         while select.select([0], [], [], silence_s)[0] and os.read(0, 4096):
             pass
     return {}
 
 
-def _is_locked(handle: int) -> bool:
+def _is_locked(handle: int, how: int = fcntl.LOCK_EX) -> bool:
+    """Return whether the file is locked by this call now."""
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, how | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

@@ -2,12 +2,14 @@
 
 Which nodes are done is told by the running processes, so a repetition goes on where a killed tool stopped: a node is
 done when it runs the wanted program with the wanted configuration (`upgrade`), or, for `restart`, when its process is
-none of those that ran at the beginning. These are noted beside the inventory until all are done.
+none of those that ran at the beginning. These are noted beside the inventory until all are done, for an hour at most.
 """
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final
 
 from deploy.rollout.health import Probe, Unhealthy, View, leader_of, why_not_whole, why_not_without
@@ -16,6 +18,8 @@ from deploy.rollout.transport import Host, HostError
 
 STOP_TIMEOUT_S: Final = 60.0
 NOTE_END: Final = ".restart"
+NOTE_AGE_S_MAX: Final = 3600.0
+"""Age of the note of a restart that was not finished up to which the next one goes on with it."""
 HOST_SECRET: Final = "etc/peer_secret"  # noqa: S105
 """File below a node's root with the secret that the tool has brought."""
 
@@ -124,14 +128,17 @@ def wait_whole(probe: Probe, timeout_s: float, look: Callable[[Sequence[View]], 
 
 
 def begin_restart(inventory: Inventory, nodes: list[Deployed]) -> tuple[set[str], bool]:
-    """Return the processes that have to be replaced, and whether a restart that was not finished has noted them."""
+    """Return the processes that have to be replaced, and whether a restart that was not finished has noted them within
+    NOTE_AGE_S_MAX: an older one was for another reason, and what it has replaced has to be replaced again.
+    """
     path = inventory.beside(NOTE_END)
-    try:
-        return set(json.loads(path.read_text())), True
-    except FileNotFoundError:
-        present = {process_of(each) for each in nodes}
+    if path.exists():
+        made_s, before = _noted(path)
+        if 0 <= time.time() - made_s <= NOTE_AGE_S_MAX:
+            return before, True
+    present = {process_of(each) for each in nodes}
     new = inventory.beside(NOTE_END + ".new")
-    new.write_text(json.dumps(sorted(present)))
+    new.write_text(json.dumps({"made_s": time.time(), "processes": sorted(present)}))
     new.replace(path)
     return present, False
 
@@ -141,8 +148,14 @@ def forget_done_restart(inventory: Inventory, nodes: Callable[[], list[Deployed]
     has replaced them, and the next restart is another one.
     """
     path = inventory.beside(NOTE_END)
-    if path.exists() and set(json.loads(path.read_text())).isdisjoint(map(process_of, nodes())):
+    if path.exists() and _noted(path)[1].isdisjoint(map(process_of, nodes())):
         path.unlink()
+
+
+def _noted(path: Path) -> tuple[float, set[str]]:
+    """Return when the note was made, and its processes. A former version has noted these alone."""
+    found = json.loads(path.read_text())
+    return (0.0, set(found)) if isinstance(found, list) else (found["made_s"], set(found["processes"]))
 
 
 def process_of(node: Deployed) -> str:

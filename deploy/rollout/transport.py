@@ -8,6 +8,7 @@ import base64
 import contextlib
 import hashlib
 import json
+import secrets
 import shlex
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from deploy.rollout.side_by_side import AT_ONCE, side_by_side
 
 T = TypeVar("T")
 
-AGENT: Final = ("host_root", "host_releases", "host_agent")
+AGENT: Final = ("host_root", "host_data", "host_releases", "host_agent")
 """The modules that run on a host, each after those that it imports."""
 PRELUDE: Final = """import json, sys
 if sys.version_info < (3, 11, 4):
@@ -48,6 +49,9 @@ ALIVE_INTERVAL_S: Final = 15
 ALIVE_COUNT: Final = 3
 """Number of these without an answer after which ssh gives up."""
 BLOCK_BYTES: Final = 1 << 20
+READS: Final = ("facts", "logs", "version", "disk_defect", "reach", "listen", "hold", "digest")
+"""Actions that change no node, for which a run needs no hold."""
+NAME_BYTES: Final = 8
 
 
 class HostError(Exception):
@@ -71,6 +75,45 @@ def answers_of(ask: Callable[[Node], T], nodes: Sequence[Node], at_once: int = A
             return error
 
     return side_by_side(answer, nodes, at_once)
+
+
+class Run:
+    """The run of the tool in this process, as the hosts know it. One that has lost a host changes none any more:
+    another run may have begun, and each would stop a node while the others are healthy.
+    """
+
+    def __init__(self) -> None:
+        self._name = ""
+        self._held: list[tuple[Node, subprocess.Popen[bytes]]] = []
+
+    @contextlib.contextmanager
+    def named(self) -> Iterator[str]:
+        """Have calls that change hosts carry a new name within the block."""
+        before = self._name, self._held
+        self._name, self._held = secrets.token_hex(NAME_BYTES), []
+        try:
+            yield self._name
+        finally:
+            self._name, self._held = before
+
+    def holds(self, node: Node, process: subprocess.Popen[bytes]) -> None:
+        """Note that the host of the node is held for as long as the process runs."""
+        self._held.append((node, process))
+
+    def told(self, node: Node) -> dict[str, Any] | None:
+        """Return what a call that changes the host of the node tells of the run; None outside of any. Raises HostError
+        when a hold has ended, on whichever host.
+        """
+        for held, process in self._held:
+            if process.poll() is not None:
+                raise HostError(held, "this run no longer holds the host, another one may have begun; run it again")
+        if not self._name:
+            return None
+        return {"name": self._name, "root": node.root, "is_held": any(held.id == node.id for held, _ in self._held)}
+
+
+RUN: Final = Run()
+"""The run of this process."""
 
 
 def agent_source() -> str:
@@ -122,8 +165,7 @@ class Host:
         """
         if self.digest(name) == sha256:
             return
-        arguments = {"path": f"{self.node.root}/{name}", "sha256": sha256, "mode": 0o600}
-        request = json.dumps({"action": "put", "arguments": arguments}).encode() + b"\n"
+        request = self._request("put", path=f"{self.node.root}/{name}", sha256=sha256, mode=0o600)
         pipe = subprocess.PIPE
         with (
             source.open("rb") as stream,
@@ -181,13 +223,15 @@ class Host:
         refused: list[list[Any]] = self._call("reach", targets=targets)["refused"]
         return refused
 
-    def begin_hold(self, who: str, silence_s: float, *, claims: bool = False) -> subprocess.Popen[bytes]:
-        """Begin to keep other runs out of the host, until standard input of the process ends, or nothing comes there
-        for `silence_s`. Its first line says whether that worked. With `claims` the node's root is made for it.
+    def begin_hold(
+        self, who: str, silence_s: float, *, claims: bool = False, name: str = ""
+    ) -> subprocess.Popen[bytes]:
+        """Begin to keep other runs than `name` out of the host, until standard input of the process ends, or nothing
+        comes there for `silence_s`. Its first line says whether that worked. With `claims` the node's root is made for
+        it.
         """
-        how: dict[str, Any] = {"who": who, "silence_s": silence_s, "claims": claims}
-        arguments = {"root": self.node.root, "owner": self._owner, **how}
-        request = json.dumps({"action": "hold", "arguments": arguments}).encode() + b"\n"
+        how: dict[str, Any] = {"who": who, "silence_s": silence_s, "claims": claims, "name": name}
+        request = self._request("hold", root=self.node.root, owner=self._owner, **how)
         pipe = subprocess.PIPE
         process = subprocess.Popen(self._command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)  # noqa: S603
         if process.stdin is not None:
@@ -199,7 +243,7 @@ class Host:
     @contextlib.contextmanager
     def listening(self, ports: list[int]) -> Iterator[None]:
         """Have the host accept connections within the block. Raises HostError when a port is in use."""
-        request = json.dumps({"action": "listen", "arguments": {"ports": ports}}).encode() + b"\n"
+        request = self._request("listen", ports=ports)
         pipe = subprocess.PIPE
         with subprocess.Popen(self._command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL) as process:  # noqa: S603
             if process.stdin is None or process.stdout is None:
@@ -236,7 +280,7 @@ class Host:
         return self._offline("recover", program, arguments)
 
     def set_aside(self) -> None:
-        """Rename the data of the stopped node, in place of what was set aside before."""
+        """Rename the data of the stopped node, beside what was set aside before."""
         self._call("set_aside", root=self.node.root, owner=self._owner)
 
     def destroy(self) -> None:
@@ -261,10 +305,15 @@ class Host:
         given = {"root": self.node.root, "owner": self._owner, "program": program, "arguments": arguments}
         return str(self._call(action, longest_s=None, **given)["said"])
 
+    def _request(self, action: str, **arguments: Any) -> bytes:
+        """Return the line that asks an agent for it. Raises HostError when this run may change no host any more."""
+        run = None if action in READS else RUN.told(self.node)
+        return json.dumps({"action": action, "arguments": arguments, "run": run}).encode() + b"\n"
+
     def _call(
         self, action: str, content: bytes = b"", /, *, longest_s: float | None = CALL_TIMEOUT_S, **arguments: Any
     ) -> dict[str, Any]:
-        request = json.dumps({"action": action, "arguments": arguments}).encode() + b"\n"
+        request = self._request(action, **arguments)
         try:
             with self.awaited(action, longest_s):
                 if content:

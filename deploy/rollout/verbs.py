@@ -68,6 +68,8 @@ class Verbs:
         self._probe = Probe(inventory, report.event)
         self._patience_s: float = 0.0 if options.dry_run else options.timeout_s
         self.steps = self.steps_done = 0
+        self.skipped: list[int] = []
+        """Nodes that a restart leaves as they are: the one with which it goes on has restarted them."""
         self.file: Path | str | None = None
         """File that the verb has made."""
 
@@ -163,7 +165,12 @@ class Verbs:
         before, is_repetition = begin_restart(self._inventory, nodes)
         if is_repetition:
             self._report.event("going on with a restart that was not finished")
-        self._roll(nodes, [each for each in nodes if process_of(each) in before or not each.is_wanted])
+        chosen = [each for each in nodes if process_of(each) in before or not each.is_wanted]
+        self.skipped = [each.node.id for each in nodes if each not in chosen]
+        for each in nodes:
+            if each not in chosen:
+                self._report.event(f"{named(each.node)}: skipped, as it was restarted then", "problem")
+        self._roll(nodes, chosen)
         self._inventory.beside(NOTE_END).unlink()
 
     def upgrade(self) -> None:

@@ -16,9 +16,10 @@ from cluster.health import alarms
 from cluster.http import routes
 from cluster.operations import log_events as broker_events
 from cluster.process import addresses, data_directory, logging_setup, option, quota_file, request_scope
+from cluster.process.offline import restore_command
 from cluster.security import permissions, principals, webhook_signer
 from cluster.telemetry import topic_counters
-from deploy.rollout import host_agent, ways_back
+from deploy.rollout import host_data, ways_back
 from keelmq import causation, outbox, webhooks, wire
 from keelmq import limits as sdk_limits
 from keelmq import version as sdk_version
@@ -107,8 +108,9 @@ PAIRS: Final = (
     Pair("length of numbers", cluster.limits.FILTER_NUMBER_LENGTH_MAX, spark_filters.NUMBER_LENGTH_MAX),
     Pair("comparisons of filters", names(parser._OPERATORS), names(spark_filters._COMPARE)),
     Pair("searches of filters", names(parser._SEARCHES), names(spark_filters._FIND)),
-    Pair("mark of an unfinished directory", data_directory.UNFINISHED_FILE, host_agent.UNFINISHED),
-    Pair("backup on a host", host_agent.BACKUP, ways_back.BACKUP_ON_HOST),
+    Pair("mark of an unfinished directory", data_directory.UNFINISHED_FILE, host_data.UNFINISHED),
+    Pair("work on an unfinished restore", restore_command.COMMAND, host_data.RESTORE),
+    Pair("backup on a host", host_data.BACKUP, ways_back.BACKUP_ON_HOST),
 )
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.rollout import host_agent, host_releases
-from deploy.rollout.host_agent import note_restore, restore_note, set_aside
+from deploy.rollout import host_releases
+from deploy.rollout.host_data import is_restored, note_restore, restore_note, set_aside
 from deploy.rollout.host_root import MARK, AgentError, is_ours
 from deploy.rollout.transport import agent_source
 from tests.e2e.cluster_process import wait_for
@@ -29,9 +29,11 @@ def root(tmp_path: Path) -> Path:
     return path
 
 
-def call(action: str, content: bytes = b"", /, **arguments: object) -> subprocess.Popen[bytes]:
-    """Begin a call as the tool does."""
-    request = json.dumps({"action": action, "arguments": arguments}).encode() + b"\n" + content
+def call(
+    action: str, content: bytes = b"", run: dict[str, object] | None = None, /, **arguments: object
+) -> subprocess.Popen[bytes]:
+    """Begin a call as the tool does, outside of any run unless told otherwise."""
+    request = json.dumps({"action": action, "arguments": arguments, "run": run}).encode() + b"\n" + content
     pipe = subprocess.PIPE
     process = subprocess.Popen([sys.executable, "-I", "-c", agent_source()], stdin=pipe, stdout=pipe)
     assert process.stdin is not None
@@ -165,31 +167,48 @@ def test_a_restore_is_noted_where_there_is_no_data_only(root: Path) -> None:
     (root / "restore.backup").touch()
     (root / "data").mkdir()
     (root / "data" / "unfinished").touch()
-    assert not host_agent.is_restored(root)
+    assert not is_restored(root)
     (root / "data" / "identity").touch()
-    assert not host_agent.is_restored(root)
+    assert not is_restored(root)
     (root / "data" / "unfinished").unlink()
-    assert host_agent.is_restored(root)
+    assert is_restored(root)
     note_restore(root, OWNER, {**NOTE, "finished": True})
     assert not (root / "restore.backup").exists()
     with pytest.raises(AgentError, match="is not empty"):
         note_restore(root, OWNER, {**NOTE, "restore_id": "another"})
 
 
-def test_what_is_set_aside_replaces_what_was_before_and_a_link_is_left_alone(root: Path, tmp_path: Path) -> None:
-    for name in ("first", "second"):
+def set_aside_names(root: Path) -> dict[str, list[str]]:
+    return {path.name: sorted(each.name for each in path.iterdir()) for path in root.glob("data*")}
+
+
+def test_what_is_set_aside_stays_and_a_link_is_left_alone(root: Path, tmp_path: Path) -> None:
+    for name in ("first", "second", "third"):
         (root / "data").mkdir()
         (root / "data" / name).touch()
         set_aside(root, OWNER)
-    assert [path.name for path in (root / "data.old").iterdir()] == ["second"]
+    kept = {"data.old": ["first"], "data.old.1": ["second"], "data.old.2": ["third"]}
+    assert set_aside_names(root) == kept
     set_aside(root, OWNER)
-    assert [path.name for path in (root / "data.old").iterdir()] == ["second"], "without data nothing is done"
+    assert set_aside_names(root) == kept, "without data nothing is done"
     (tmp_path / "disk").mkdir()
     (tmp_path / "disk" / "log").touch()
     (root / "data").symlink_to(tmp_path / "disk")
     with pytest.raises(AgentError, match="empty it by hand"):
         set_aside(root, OWNER)
     assert (tmp_path / "disk" / "log").exists()
+
+
+@pytest.mark.parametrize("command", ["restore", "recover"])
+def test_what_a_restore_has_begun_takes_no_place_of_data(root: Path, command: str) -> None:
+    """A recovery that was not finished works on the data itself."""
+    (root / "data.old").mkdir()
+    (root / "data.old" / "log").touch()
+    (root / "data").mkdir()
+    (root / "data" / "unfinished").write_text(json.dumps({"command": command, "cluster_uid": "a"}))
+    set_aside(root, OWNER)
+    kept = {} if command == "restore" else {"data.old.1": ["unfinished"]}
+    assert set_aside_names(root) == {"data.old": ["log"], **kept}
 
 
 def test_the_output_of_a_node_is_for_its_user_alone(root: Path) -> None:
@@ -262,3 +281,24 @@ def test_calls_that_prepare_a_host_exclude_each_other(tmp_path: Path) -> None:
         (tmp_path / "go-on").write_text("\n")
         assert answer_of(process) == {}
     assert begun.read_text() == f"{root}/etc/a\n{root}/etc/b\n"
+
+
+def test_a_host_is_held_once_what_a_former_run_does_there_has_ended(root: Path, tmp_path: Path) -> None:
+    """What looks whether it may go on, and then stops a node, does so before the next run looks at the nodes."""
+    os.mkfifo(tmp_path / "go-on")
+    program = tmp_path / "keelmqd"
+    program.write_text(f'#!/bin/sh\n: > "{tmp_path}/checked"; read -r _ < "{tmp_path}/go-on"\n')
+    program.chmod(0o755)
+    given = {"root": str(root), "owner": OWNER, "files": {"etc/a": "YQ=="}, "program": str(program), "config": "etc/a"}
+    run = {"root": str(root), "name": "a", "is_held": False}
+    first = call("prepare", b"", run, **given)
+    wait_for((tmp_path / "checked").exists, "the first call")
+    hold = call("hold", root=str(root), owner=OWNER, who="drain 3", silence_s=0.0, claims=False, name="b")
+    wait_for(lambda: waits_for_a_lock(hold), "the next run to wait")
+    late = call("prepare", b"", {**run, "is_held": True}, **given)
+    (tmp_path / "go-on").write_text("\n")
+    assert answer_of(first) == {}
+    with hold:
+        assert hold.stdout is not None
+        assert json.loads(hold.stdout.readline()) == {"held": True}
+    assert "this run no longer holds the host" in str(answer_of(late)["error"])

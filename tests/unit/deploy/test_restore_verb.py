@@ -10,7 +10,7 @@ import pytest
 
 from deploy.local_nodes import free_ports
 from deploy.rollout import __main__
-from deploy.rollout.host_agent import RESTORE_NOTE
+from deploy.rollout.host_data import RESTORE_NOTE
 from deploy.rollout.host_root import MARK
 
 BACKUP = b"a backup"

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from deploy.rollout.host_releases import point, release_at
 from deploy.rollout.host_root import MARK
 from deploy.rollout.rolling import Deployed
 from deploy.rollout.verbs import Verbs
+from tests.unit.deploy.stand_ins import Run
 
 NODES = (1, 2, 3)
 
@@ -108,6 +110,27 @@ def test_a_restart_that_was_not_finished_is_forgotten_with_the_last_of_its_proce
     code, said = rollback()
     assert code == 0, said
     assert note.exists() == is_kept
+
+
+@pytest.mark.parametrize(
+    ("age_s", "skipped"), [(None, []), (7200.0, []), (-60.0, []), (60.0, [1])], ids=["former", "old", "later", "recent"]
+)
+def test_a_restart_goes_on_with_a_recent_one_alone_and_says_what_it_skips(
+    hosts: Hosts, run: Run, monkeypatch: pytest.MonkeyPatch, age_s: float | None, skipped: list[int]
+) -> None:
+    hosts.have("b", "b", "b")
+    before = ["1:1", "2:4712", "3:4713"]
+    note = before if age_s is None else {"made_s": time.time() - age_s, "processes": before}
+    hosts.inventory.with_name("cluster.toml.restart").write_text(json.dumps(note))
+    chosen: list[int] = []
+    monkeypatch.setattr(Deployed, "pid", property(lambda each: 4710 + each.node.id))
+    monkeypatch.setattr(Deployed, "is_wanted", True)
+    monkeypatch.setattr(Verbs, "_roll", lambda _, __, rolled: chosen.extend(each.node.id for each in rolled))
+    code, said = run("restart")
+    assert code == 0, said
+    assert chosen == [number for number in (1, 2, 3) if number not in skipped]
+    assert f'"nodes_skipped": {json.dumps(skipped)}' in said
+    assert said.count("skipped, as it was restarted then") == len(skipped)
 
 
 def test_hosts_that_do_not_tell_are_left_alone(hosts: Hosts, rollback: Rollback) -> None:
