@@ -284,7 +284,7 @@ def test_calls_that_prepare_a_host_exclude_each_other(tmp_path: Path) -> None:
 
 
 def test_a_host_is_held_once_what_a_former_run_does_there_has_ended(root: Path, tmp_path: Path) -> None:
-    """What looks whether it may go on, and then stops a node, does so before the next run looks at the nodes."""
+    """A call that looks whether it may go on, and then stops a node, ends before the next run looks at the nodes."""
     os.mkfifo(tmp_path / "go-on")
     program = tmp_path / "keelmqd"
     program.write_text(f'#!/bin/sh\n: > "{tmp_path}/checked"; read -r _ < "{tmp_path}/go-on"\n')
