@@ -372,7 +372,7 @@ class TestAnsible:
         assert "playbook: site.yml" in said
 
     def test_ansible_lint_takes_it_for_production(self, tmp_path: Path) -> None:
-        """Without the two rules by which earlier releases refuse `systemctl is-active` and an `rm` within a chain of
+        """Two rules are left out, by which earlier releases refuse `systemctl is-active` and an `rm` within a chain of
         commands, for which there are no modules.
         """
         ANSIBLE_LINT.require()
