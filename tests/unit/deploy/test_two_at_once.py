@@ -157,7 +157,7 @@ def behind_ssh(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_run_that_was_silent_changes_no_host_any_more(
     behind_ssh: Callable[..., list[Host]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun_s: list[float]
 ) -> None:
-    """Its machine slept, or its network was away: another run may have begun, and stopped another node."""
+    """The machine of the tool slept, or its network was away: another run may have begun, and stopped a node."""
     monkeypatch.setattr(holding, "SILENCE_S", 0.01)
     hosts, root = behind_ssh(SSH_AWAY), tmp_path / "hosts" / "node2"
     with held(hosts, "drain 2, by anna at ops-1"):
