@@ -25,6 +25,8 @@ COMMAND_ERRORS: Final = (RaftError, Refused, LogError, Problem)
 RETRY_S: Final = 0.5
 FAILING_ROUNDS: Final = 3
 """Number of rounds in a row, or of pieces of spawned work, with an unexpected error that raises an alarm."""
+SPAWNED_COUNTS_FOR_S: Final = 300.0
+"""Seconds after which failures of spawned work raise no alarm any more, unless there are new ones."""
 REPORT_INTERVAL_S: Final = 60.0
 """Seconds between two log entries with the trace of errors of one type of a task."""
 
@@ -33,13 +35,15 @@ Round = Callable[[], Awaitable[float | None]]
 
 
 class FailuresInARow:
-    """Counts and logs the failures since the last success, of the rounds of a task or of the work that it spawns. Each
-    has its own: a round that succeeds says nothing about the work beside it.
+    """Counts and logs the failures since the last success, of the rounds of a task or of one kind of work that it
+    spawns. Each has its own: what succeeds says nothing about what is done beside it.
     """
 
     def __init__(self, work: str) -> None:
         self.unexpected = 0
         self.last_error = ""
+        self.failed_s = float("-inf")
+        """Time of the event loop at the last of them."""
         self._work = work
         self._is_late = False
         self._reported_s = float("-inf")
@@ -58,7 +62,7 @@ class FailuresInARow:
     def note_unexpected(self, error: Exception) -> None:
         self.unexpected += 1
         self.last_error = f"{type(error).__name__}: {error}"
-        now_s = asyncio.get_running_loop().time()
+        now_s = self.failed_s = asyncio.get_running_loop().time()
         if type(error) is not self._reported_type or now_s - self._reported_s >= REPORT_INTERVAL_S:
             self._reported_s, self._reported_type = now_s, type(error)
             logger.error("cannot %s, %d times in a row", self._work, self.unexpected, exc_info=error)
@@ -76,7 +80,7 @@ class BackgroundTask:
         self.failures = {"expected": 0, "unexpected": 0}
         """Number of failures since the start: `expected` ones with one of COMMAND_ERRORS, others `unexpected`."""
         self._of_rounds = FailuresInARow(work)
-        self._of_spawned = FailuresInARow(work)
+        self._of_spawned: dict[str, FailuresInARow] = {}
         self._do_round = do_round
         self._retry_s = retry_s
         self._running: asyncio.Task[None] | None = None
@@ -84,8 +88,12 @@ class BackgroundTask:
 
     @property
     def in_a_row(self) -> FailuresInARow:
-        """The failures of the rounds or of the spawned work, whichever has failed more often since its last success."""
-        return max(self._of_rounds, self._of_spawned, key=lambda failures: failures.unexpected)
+        """The failures of the rounds or of a kind of spawned work, whichever has failed more often since its last
+        success. Work that is spawned no more, as on a node that leads no more, is forgotten after SPAWNED_COUNTS_FOR_S.
+        """
+        now_s = asyncio.get_running_loop().time()
+        spawned = [each for each in self._of_spawned.values() if now_s - each.failed_s < SPAWNED_COUNTS_FOR_S]
+        return max([self._of_rounds, *spawned], key=lambda failures: failures.unexpected)
 
     def start(self, pause_s: float = 0.0) -> None:
         """Start the rounds. The first one begins after `pause_s`."""
@@ -100,7 +108,7 @@ class BackgroundTask:
 
     def spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run `work()` beside the rounds, unless the task is stopped before it begins. An error of `work` counts like
-        an error of a round, in a row with those of other spawned work.
+        an error of a round, in a row with those of the same coroutine function.
         """
         task = asyncio.create_task(self._guarded(work), name=self.name)
         self._spawned.add(task)
@@ -119,12 +127,14 @@ class BackgroundTask:
                 self._of_rounds.end()
 
     async def _guarded(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        coroutine = work()
+        in_a_row = self._of_spawned.setdefault(getattr(coroutine, "__qualname__", self.name), FailuresInARow(self.work))
         try:
-            await work()
+            await coroutine
         except Exception as error:
-            self._note(error, self._of_spawned)
+            self._note(error, in_a_row)
         else:
-            self._of_spawned.end()
+            in_a_row.end()
 
     def _note(self, error: Exception, in_a_row: FailuresInARow) -> None:
         if isinstance(error, COMMAND_ERRORS):
@@ -148,7 +158,7 @@ class Background:
         return task
 
     def failing(self) -> Iterator[BackgroundTask]:
-        """Return the tasks with FAILING_ROUNDS unexpected failures in a row, of rounds or of spawned work."""
+        """Return the tasks with FAILING_ROUNDS unexpected failures in a row, of rounds or of a kind of spawned work."""
         return (task for task in self._tasks if task.in_a_row.unexpected >= FAILING_ROUNDS)
 
     def counters(self) -> Iterator[Metric]:

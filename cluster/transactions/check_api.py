@@ -242,8 +242,6 @@ class CheckApi:
         answered = False
         try:
             answered = await self._deliver(check, url)
-        except Exception:
-            logger.exception("the check of %s failed", check.transaction_id)
         finally:
             again_at_ms = None
             # The failure of a URL that the group has no more keeps the next one, or polls, waiting for nothing.

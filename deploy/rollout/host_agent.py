@@ -18,6 +18,7 @@ from pathlib import Path
 from deploy.rollout.host_data import is_restored, note_restore, recover, restore, restore_note, set_aside
 from deploy.rollout.host_releases import install, release_at, rollback, stay
 from deploy.rollout.host_root import (
+    BUSY,
     MARK,
     POLL_S,
     AgentError,
@@ -280,20 +281,31 @@ def hang_up(root: Path, owner: str) -> dict[str, Any]:
 
 
 def destroy(root: Path, owner: str) -> dict[str, Any]:
-    """Remove everything below `root`, the mark last, so that a repetition finds it."""
+    """Remove everything below `root`, the mark last, so that a repetition finds it, and before it what keeps other runs
+    out.
+    """
+    import errno
     import shutil
 
     require_ours(root, owner)
     require_stopped(root)
     if not root.exists():
         return {}
-    for path in sorted(root.iterdir(), key=lambda path: path.name == MARK):
+    last = {BUSY: 1, MARK: 2}
+    for path in sorted(root.iterdir(), key=lambda path: last.get(path.name, 0)):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink()
-    root.rmdir()
-    return {}
+    while True:
+        try:
+            root.rmdir()
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY or [path.name for path in root.iterdir()] != [BUSY]:
+                raise
+            (root / BUSY).unlink()  # of a run that waits for the end of this call
+        else:
+            return {}
 
 
 ACTIONS: dict[str, Callable[..., dict[str, Any]]] = {
@@ -326,7 +338,7 @@ ALONE = (
     *("note_restore", "restore", "recover", "set_aside"),
 )
 """Actions that change the root, and must not do so twice at a time."""
-LONG = ("install_sent", "prepare")
+LONG = ("put", "install_sent", "prepare")
 """Actions that see to that themselves, and look after the run that calls."""
 PATHS = ("root", "path", "archive")
 

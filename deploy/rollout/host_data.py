@@ -87,14 +87,13 @@ def set_aside(root: Path, owner: str) -> dict[str, Any]:
 
     require_ours(root, owner)
     require_stopped(root)
-    data = root / "data"
+    data, gone = root / "data", root / FRAGMENT
+    shutil.rmtree(gone, ignore_errors=True)  # of a call that was killed
     if has_data(root):
         if os.path.ismount(data) or data.is_symlink():
             raise AgentError(f"{data} is a mount point or a link and cannot be renamed: empty it by hand")
         if _is_fragment(data):
             # By another name first: half deleted, without its mark, it would pass for restored data.
-            gone = root / FRAGMENT
-            shutil.rmtree(gone, ignore_errors=True)
             data.rename(gone)
             shutil.rmtree(gone)
         else:

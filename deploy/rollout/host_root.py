@@ -110,28 +110,70 @@ def hold(root: Path, owner: str, who: str, silence_s: float, claims: bool, name:
     of the tool may be gone. Says so in a line of its own, or answers who works here. A root that the tool has not made
     is held by nobody, unless this run makes it (`claims`). Calls of the run `name` alone change the root meanwhile.
     """
-    if not is_ours(root, owner):
-        return {}
-    if not (root / MARK).exists():
-        if not claims:
-            return {}
-        put_bytes(root / MARK, owner.encode())
+    while is_ours(root, owner):
+        if not (root / MARK).exists():
+            if not claims:
+                return {}
+            put_bytes(root / MARK, owner.encode())
+        with contextlib.suppress(FileNotFoundError):  # the root was removed meanwhile
+            if (answer := _hold_as_it_is(root, who, silence_s, name)) is not None:
+                return answer
+    return {}
+
+
+def _hold_as_it_is(root: Path, who: str, silence_s: float, name: str) -> dict[str, Any] | None:
+    """Return the answer to `hold`, None when the root was removed before it was held."""
     with open(root / BUSY, "a+", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
         deadline = time.monotonic() + BUSY_S_MAX
         while not _is_locked(file.fileno()):
             if time.monotonic() > deadline:
                 file.seek(0)
-                return {"busy": file.readline().strip() or "unknown"}
+                other, _, its_name = file.read().partition("\n")
+                is_own = name and its_name.strip() == name  # by a connection that was lost
+                return {} if is_own else {"busy": other.strip() or "unknown"}
             time.sleep(POLL_S)
         file.truncate(0)
         file.write(f"{who}\n{name}\n")
         file.flush()
-        with alone(root):
-            pass  # a call that was let in before, by a run that is gone, has ended
+        if not _waited_for_calls(root, silence_s):
+            return {}
+        if not _is_still(root / BUSY, file.fileno()):
+            return None
         print(json.dumps({"held": True}), flush=True)
         while select.select([0], [], [], silence_s)[0] and os.read(0, 4096):
             pass
     return {}
+
+
+def _waited_for_calls(root: Path, silence_s: float) -> bool:
+    """Wait for the end of calls that were let in before, of a run that is gone. Return False when the run that waits
+    is gone itself: standard input has ended, or nothing came for `silence_s` seconds.
+    """
+    heard_s = time.monotonic()
+    while True:
+        try:
+            handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            return True
+        try:
+            if _is_locked(handle):
+                return True
+        finally:
+            os.close(handle)
+        if select.select([0], [], [], POLL_S)[0]:
+            if not os.read(0, 4096):
+                return False
+            heard_s = time.monotonic()
+        elif time.monotonic() - heard_s > silence_s:
+            return False
+
+
+def _is_still(path: Path, handle: int) -> bool:
+    """Return whether the path names the file that is open."""
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _is_locked(handle: int, how: int = fcntl.LOCK_EX) -> bool:
@@ -150,12 +192,12 @@ def is_new(path: Path, name: str) -> bool:
 
 def is_ours(root: Path, owner: str) -> bool:
     """Return whether the tool made the directory for this node of this cluster, or may make it: it is missing or
-    empty. `owner` is what the mark says.
+    empty, but for what a removal that was killed has left. `owner` is what the mark says.
     """
     mark = root / MARK
     if mark.exists():
         return mark.read_text() == owner
-    return not root.exists() or all(is_new(path, MARK) for path in root.iterdir())
+    return not root.exists() or all(path.name == BUSY or is_new(path, MARK) for path in root.iterdir())
 
 
 def require_ours(root: Path, owner: str) -> None:
@@ -185,9 +227,11 @@ def require_stopped(root: Path) -> None:
         raise AgentError("the node still runs")
 
 
-def put(path: Path, sha256: str, mode: int) -> dict[str, Any]:
-    """Store standard input as the file, whole or not at all."""
-    _store(path, sys.stdin.buffer, sha256, mode)
+def put(path: Path, sha256: str, mode: int, run: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Store standard input as the file, whole or not at all: not when the run has lost the host until all is here."""
+    if run is not None:
+        require_run(Path(run["root"]), run)
+    _store(path, sys.stdin.buffer, sha256, mode, run)
     return {}
 
 
@@ -198,7 +242,7 @@ def put_bytes(path: Path, content: bytes) -> None:
     _store(path, io.BytesIO(content), hashlib.sha256(content).hexdigest(), 0o600)
 
 
-def _store(path: Path, source: BinaryIO, sha256: str, mode: int) -> None:
+def _store(path: Path, source: BinaryIO, sha256: str, mode: int, run: dict[str, Any] | None = None) -> None:
     import hashlib
 
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -220,7 +264,12 @@ def _store(path: Path, source: BinaryIO, sha256: str, mode: int) -> None:
         if digest.hexdigest() != sha256:
             os.unlink(new)
             raise AgentError(f"{path}: the file did not arrive whole")
-        os.rename(new, path)
+        try:
+            with contextlib.nullcontext() if run is None else alone(Path(run["root"]), run):
+                os.rename(new, path)
+        except AgentError:
+            os.unlink(new)
+            raise
 
 
 def is_being_stored(path: Path) -> bool:

@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 import cluster
-from cluster.core.background import FAILING_ROUNDS, REPORT_INTERVAL_S, RETRY_S, Background, BackgroundTask
+from cluster.core.background import (
+    FAILING_ROUNDS,
+    REPORT_INTERVAL_S,
+    RETRY_S,
+    SPAWNED_COUNTS_FOR_S,
+    Background,
+    BackgroundTask,
+)
 from cluster.groups.session_expiry import SessionExpiry
 from raft.errors import NoLeader
 from tests.unit.client.virtual_time import run_in_virtual_time
@@ -68,10 +75,15 @@ def test_rounds_follow_each_other_whatever_they_meet(caplog: pytest.LogCaptureFi
 def test_it_is_told_when_rounds_fail_again_and_again_and_when_that_is_over(caplog: pytest.LogCaptureFixture) -> None:
     few, many = (Rounds(*[KeyError("a bug")] * count, PAUSE_S) for count in (FAILING_ROUNDS - 1, FAILING_ROUNDS))
     told: list[bool] = []
+    errors: list[str] = []
+
+    def look() -> None:
+        told.append(many.is_failing())
+        errors.append(many.task.in_a_row.last_error)
+
     few.run(RETRY_S * (FAILING_ROUNDS - 0.5), lambda: told.append(few.is_failing()))
-    many.run(RETRY_S * (FAILING_ROUNDS - 0.5), lambda: told.append(many.is_failing()))
-    assert told == [False, True]
-    assert many.task.in_a_row.last_error == "KeyError: 'a bug'"
+    many.run(RETRY_S * (FAILING_ROUNDS - 0.5), look)
+    assert (told, errors) == ([False, True], ["KeyError: 'a bug'"])
     over = Rounds(*[KeyError("a bug")] * FAILING_ROUNDS, PAUSE_S)
     over.run(PAUSE_S, lambda: told.append(over.is_failing()))
     assert told[-1] is False
@@ -176,6 +188,45 @@ def test_refusals_of_spawned_work_are_told_once_until_it_is_done_again(caplog: p
         refused = NoLeader("none")
         Beside(refused, refused, None, refused, refused).looks(with_rounds=with_rounds)
         assert len(caplog.records) == 2
+
+
+def test_failures_of_work_that_is_spawned_no_more_are_forgotten() -> None:
+    """A node that leads no more asks about no transactions: nothing there could succeed and end the alarm."""
+    beside = Beside()
+    told: list[bool] = []
+
+    async def fails() -> None:
+        raise KeyError("a bug")
+
+    async def scenario() -> None:
+        for _ in range(FAILING_ROUNDS):
+            beside.task.spawn(fails)
+            await asyncio.sleep(1)
+        for wait_s in (0.0, SPAWNED_COUNTS_FOR_S):
+            await asyncio.sleep(wait_s)
+            told.append(any(beside.background.failing()))
+
+    run_in_virtual_time(scenario())
+    assert told == [True, False]
+
+
+def test_one_kind_of_spawned_work_does_not_hide_that_another_fails() -> None:
+    beside = Beside()
+
+    async def fails() -> None:
+        raise KeyError("a bug")
+
+    async def works() -> None:
+        return None
+
+    async def scenario() -> bool:
+        for _ in range(FAILING_ROUNDS):
+            beside.task.spawn(fails)
+            beside.task.spawn(works)
+            await asyncio.sleep(1)
+        return any(beside.background.failing())
+
+    assert run_in_virtual_time(scenario())
 
 
 def test_good_spawned_work_does_not_hide_that_rounds_fail() -> None:

@@ -1,5 +1,6 @@
 """A host whose tool was killed: what the tool began goes on, and the next call waits for its end."""
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -7,13 +8,15 @@ import os
 import subprocess
 import sys
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from deploy.rollout import host_releases
+from deploy.rollout import host_releases, host_root
+from deploy.rollout.host_agent import destroy
 from deploy.rollout.host_data import is_restored, note_restore, restore_note, set_aside
-from deploy.rollout.host_root import MARK, AgentError, is_ours
+from deploy.rollout.host_root import BUSY, MARK, AgentError, is_ours
 from deploy.rollout.transport import agent_source
 from tests.e2e.cluster_process import wait_for
 
@@ -29,17 +32,46 @@ def root(tmp_path: Path) -> Path:
     return path
 
 
-def call(
+def begun(
     action: str, content: bytes = b"", run: dict[str, object] | None = None, /, **arguments: object
 ) -> subprocess.Popen[bytes]:
-    """Begin a call as the tool does, outside of any run unless told otherwise."""
+    """Begin a call as the tool does, outside of any run unless told otherwise; more content may follow."""
     request = json.dumps({"action": action, "arguments": arguments, "run": run}).encode() + b"\n" + content
     pipe = subprocess.PIPE
     process = subprocess.Popen([sys.executable, "-I", "-c", agent_source()], stdin=pipe, stdout=pipe)
     assert process.stdin is not None
     process.stdin.write(request)
+    process.stdin.flush()
+    return process
+
+
+def call(
+    action: str, content: bytes = b"", run: dict[str, object] | None = None, /, **arguments: object
+) -> subprocess.Popen[bytes]:
+    process = begun(action, content, run, **arguments)
+    assert process.stdin is not None
     process.stdin.close()
     return process
+
+
+def hold_of(root: Path, name: str, *, claims: bool = False) -> subprocess.Popen[bytes]:
+    """Begin to hold the root for a run, and return when its name is noted."""
+    hold = begun("hold", root=str(root), owner=OWNER, who=f"run {name}", silence_s=600.0, claims=claims, name=name)
+
+    def is_noted() -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            return (root / BUSY).read_text() == f"run {name}\n{name}\n"
+        return False
+
+    wait_for(is_noted, f"run {name} to be noted")
+    return hold
+
+
+def said_by(hold: subprocess.Popen[bytes]) -> dict[str, object]:
+    """Return the first line of a hold that goes on."""
+    assert hold.stdout is not None
+    found: dict[str, object] = json.loads(hold.stdout.readline())
+    return found
 
 
 def answer_of(process: subprocess.Popen[bytes]) -> dict[str, object]:
@@ -293,12 +325,88 @@ def test_a_host_is_held_once_what_a_former_run_does_there_has_ended(root: Path, 
     run = {"root": str(root), "name": "a", "is_held": False}
     first = call("prepare", b"", run, **given)
     wait_for((tmp_path / "checked").exists, "the first call")
-    hold = call("hold", root=str(root), owner=OWNER, who="drain 3", silence_s=0.0, claims=False, name="b")
-    wait_for(lambda: waits_for_a_lock(hold), "the next run to wait")
-    late = call("prepare", b"", {**run, "is_held": True}, **given)
-    (tmp_path / "go-on").write_text("\n")
-    assert answer_of(first) == {}
-    with hold:
-        assert hold.stdout is not None
-        assert json.loads(hold.stdout.readline()) == {"held": True}
+    with hold_of(root, "b") as hold:
+        late = call("prepare", b"", {**run, "is_held": True}, **given)
+        (tmp_path / "go-on").write_text("\n")
+        assert answer_of(first) == {}
+        assert said_by(hold) == {"held": True}
     assert "this run no longer holds the host" in str(answer_of(late)["error"])
+
+
+@contextlib.contextmanager
+def worked_on(root: Path) -> Iterator[None]:
+    """Have a call that goes on without its run work on the root within the block."""
+    handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def test_a_run_that_ends_while_it_waits_for_a_host_holds_nothing(root: Path) -> None:
+    with worked_on(root):
+        given_up = hold_of(root, "a")
+        assert given_up.stdin is not None
+        given_up.stdin.close()
+        assert answer_of(given_up) == {}
+        with hold_of(root, "b") as hold:
+            assert hold.poll() is None
+
+
+def test_a_run_that_has_lost_its_connection_does_not_find_itself_at_work(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(host_root, "BUSY_S_MAX", 0.0)
+    with hold_of(root, "a"):
+        assert host_root.hold(root, OWNER, "run a", 600.0, False, "a") == {}
+        assert host_root.hold(root, OWNER, "run b", 600.0, False, "b") == {"busy": "run a"}
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("claims", [False, True])
+def test_a_root_that_a_former_run_removes_is_not_held_by_what_was_there(root: Path, *, claims: bool) -> None:
+    """A removal that was killed and is repeated at once waits for the first one, and is done then."""
+    with worked_on(root):
+        hold = hold_of(root, "a", claims=claims)
+        for path in (root / BUSY, root / MARK):
+            path.unlink()
+        root.rmdir()
+    with hold:
+        assert said_by(hold) == ({"held": True} if claims else {})
+    assert root.exists() == claims
+
+
+def test_a_run_that_waits_for_a_removal_leaves_no_root_that_is_nobodys(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unlink = Path.unlink
+
+    def unlink_before_a_hold(path: Path, **how: bool) -> None:
+        unlink(path, **how)
+        if path.name == MARK:
+            (root / BUSY).touch()
+
+    monkeypatch.setattr(Path, "unlink", unlink_before_a_hold)
+    assert destroy(root, OWNER) == {}
+    assert not root.exists()
+    root.mkdir()
+    (root / BUSY).touch()
+    assert is_ours(root, OWNER), "as a killed removal of an earlier version has left it"
+
+
+def test_a_file_of_a_run_that_has_lost_the_host_meanwhile_is_not_stored(root: Path) -> None:
+    """The machine of a restore slept while it sent its backup, and another restore began with another one."""
+    path = root / "restore.backup"
+    given = {"path": str(path), "sha256": hashlib.sha256(b"whole").hexdigest(), "mode": 0o600}
+    with hold_of(root, "a") as hold:
+        assert said_by(hold) == {"held": True}
+        put = begun("put", b"wh", {"root": str(root), "name": "a", "is_held": True}, **given)
+        wait_for(lambda: list(root.glob("restore.backup.*.new")), "the file to be begun")
+    with hold_of(root, "b") as hold:
+        assert said_by(hold) == {"held": True}
+        assert put.stdin is not None
+        put.stdin.write(b"ole")
+        put.stdin.close()
+        assert "this run no longer holds the host, and run b works on this cluster" in str(answer_of(put)["error"])
+    assert not list(root.glob("restore.backup*"))
