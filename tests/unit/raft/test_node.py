@@ -241,14 +241,14 @@ async def test_full_disk_while_committed_entries_are_applied_stops_the_node_with
 
 async def test_slow_disk_is_not_a_dead_node(tmp_path: Path) -> None:
     """Heartbeats are answered while a sync hangs, so leadership does not flap."""
-    async with cluster(3, tmp_path, election_timeout_ms=2_000) as members:
+    async with cluster(3, tmp_path, election_timeout_ms=4_000) as members:  # this process may stand for seconds
         leader = await leader_of(members)
         await put_topic(leader)
         term = leader.node.term
         for member in members:
             member.disk.hold()
         pending = asyncio.ensure_future(leader.node.propose(message("b")))
-        done, _ = await asyncio.wait([pending], timeout=2.5 * leader.config.election_timeout_ms / 1000)
+        done, _ = await asyncio.wait([pending], timeout=1.5 * leader.config.election_timeout_ms / 1000)
         assert not done
         assert (leader.node.term, leader.node.is_leader) == (term, True)
         for member in members:
