@@ -23,7 +23,9 @@ TOPIC = "hostile"
 PATH = f"/v1/topics/{TOPIC}/messages"
 MEMORY_MAX_BYTES = 400 * MIB
 IDLE = ("idle-connections", "unfinished-heads")
-"""Attacks that a node feels when it has waited for a request for as long as a request may take."""
+"""Attacks by connections on which no request comes."""
+LATE = (*IDLE, "unread-small-answers")
+"""Attacks that a node feels when it has waited for as long as a request or its answer may take."""
 
 
 class Felt(NamedTuple):
@@ -56,8 +58,8 @@ FELT = {
 
 @pytest.fixture
 def node(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[NodeProcess]:
-    """Return a node that waits for long, as for what a busy machine is slow to send, but not beside an IDLE attack."""
-    timeout_ms = 3_000 if any(f"[{name}]" in request.node.name for name in IDLE) else 30_000
+    """Return a node that waits for long, as for what a busy machine is slow to send, but not beside a LATE attack."""
+    timeout_ms = 3_000 if any(f"[{name}]" in request.node.name for name in LATE) else 30_000
     options = ("--max-connections", str(MAX_CONNECTIONS), "--request-timeout-ms", str(timeout_ms))
     with ClusterProcess(tmp_path, nodes=1, options=options) as running:
         node = running.wait_leader()
