@@ -83,4 +83,4 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
     tls: TlsConfig | None = None
     override: AddressOverride | None = None
-    """Override with which a node whose log is blank founds no cluster, because the cluster exists already."""
+    """Addresses for this start. With them a node whose log is blank founds no cluster: the cluster exists already."""

@@ -61,7 +61,8 @@ log = logging.getLogger(__name__)
 
 _OF_THE_LOG: Final = Append, AppendReply
 TICKS_PER_HEARTBEAT: Final = 2
-"""Number of looks for what goes by time alone; what messages and syncs make possible is done when they come."""
+"""Number of looks, between two heartbeats, for what goes by time alone; messages and syncs are worked on as they come.
+"""
 TIMER_SLACK_S: Final = 0.001
 """A timer may fire a moment early, and a heartbeat must not wait a whole tick for that moment."""
 CHORES_SHARE: Final = 1 / 8

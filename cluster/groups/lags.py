@@ -32,7 +32,7 @@ from store.messages.topics import DLQ_PREFIX
 
 RANKED_MS: Final = 5_000
 RESTS_FOR: Final = 50
-"""Number of times as long as a look at all groups took for which nobody looks again."""
+"""Multiple of the time of a look at all groups for which nobody looks again."""
 
 
 class LagsQuery(Request, kw_only=True, frozen=True):

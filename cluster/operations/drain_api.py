@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class DrainRequest(Request, kw_only=True, frozen=True):
-    """Wish whether other nodes are to lead in place of the one that is asked."""
+    """Request for other nodes to lead in place of the one that is asked, or for the end of that."""
 
     drained: bool
 

@@ -3,8 +3,8 @@
 import contextlib
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 from deploy.rollout.inventory import Inventory, Node
 from deploy.rollout.reachability import (
@@ -17,11 +17,7 @@ from deploy.rollout.reachability import (
     refused_of,
 )
 from deploy.rollout.rolling import Deployed
-from deploy.rollout.side_by_side import side_by_side
-from deploy.rollout.transport import HostError
-
-H = TypeVar("H")
-T = TypeVar("T")
+from deploy.rollout.transport import HostError, answers_of
 
 FREE_BYTES_MIN: Final = 1 << 30
 CLOCK_DIFFERENCE_MS_MAX: Final = 2_000
@@ -41,23 +37,11 @@ def defects_of(inventory: Inventory, at_once: int) -> list[str]:
     """Return all defects of all hosts, each with its node and host, in the order of the inventory. At most `at_once`
     hosts are asked at a time.
     """
-    looked = _of_each(lambda node: _look(inventory, node), inventory.nodes, at_once)
+    looked = answers_of(lambda node: _look(inventory, node), inventory.nodes, at_once)
     found = [each for each in looked if isinstance(each, _Found)]
     defects = [text for each in looked for text in (each.defects if isinstance(each, _Found) else [str(each)])]
     defects += [text for node in inventory.nodes if (text := hidden(node)) is not None]
     return [*defects, *_of_clocks(found), *_of_network([each.deployed for each in found], at_once)]
-
-
-def _of_each(act: Callable[[H], T], hosts: Sequence[H], at_once: int) -> list[T | HostError]:
-    """Return what `act` returns for each of the hosts, in their order, or the error of the host."""
-
-    def guarded(host: H) -> T | HostError:
-        try:
-            return act(host)
-        except HostError as error:
-            return error
-
-    return side_by_side(guarded, hosts, at_once)
 
 
 def _look(inventory: Inventory, node: Node) -> _Found:
@@ -97,7 +81,7 @@ def _of_network(found: Sequence[Deployed], at_once: int) -> list[str]:
                 listening.enter_context(each.host.listening(_listen_ports(each.node)))
             return each
 
-        listened = _of_each(listen, found, at_once)
+        listened = answers_of(listen, found, at_once)
         there = [each for each in listened if isinstance(each, Deployed)]
 
         def reach(each: Deployed) -> list[str]:
@@ -105,7 +89,7 @@ def _of_network(found: Sequence[Deployed], at_once: int) -> list[str]:
             return [f"{named(each.node)}: {text}" for text in _unreachable(each.host.reach(targets))]
 
         defects = [str(each) for each in listened if isinstance(each, HostError)]
-        for reached in _of_each(reach, found, at_once):
+        for reached in answers_of(reach, found, at_once):
             defects += [str(reached)] if isinstance(reached, HostError) else reached
         defects += _from_here(there)
     return defects

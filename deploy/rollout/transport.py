@@ -21,6 +21,7 @@ from deploy.rollout.awaited import AWAITED
 from deploy.rollout.inventory import Inventory, Node
 from deploy.rollout.side_by_side import AT_ONCE, side_by_side
 
+H = TypeVar("H")
 T = TypeVar("T")
 
 AGENT: Final = ("host_root", "host_data", "host_releases", "host_agent")
@@ -62,19 +63,20 @@ class HostError(Exception):
         self.node = node
 
 
-def answers_of(ask: Callable[[Node], T], nodes: Sequence[Node], at_once: int = AT_ONCE) -> list[T | HostError]:
-    """Return what `ask` returns for each node, or the HostError of the host that is not reached or says no.
+def answers_of(ask: Callable[[H], T], hosts: Sequence[H], at_once: int = AT_ONCE) -> list[T | HostError]:
+    """Return what `ask` returns for each of the hosts, in their order, or the HostError of one that is not reached or
+    says no.
 
     At most `at_once` hosts are asked at a time, so that dead ones take no longer than one.
     """
 
-    def answer(node: Node) -> T | HostError:
+    def answer(host: H) -> T | HostError:
         try:
-            return ask(node)
+            return ask(host)
         except HostError as error:
             return error
 
-    return side_by_side(answer, nodes, at_once)
+    return side_by_side(answer, hosts, at_once)
 
 
 class Run:

@@ -263,7 +263,9 @@ class Replication:
         without it, and it does come back. Raises DiskFull if an old segment cannot be opened.
         """
         log, index = self._state.log, progress.next_index
-        position = log.end_position if index >= log.last_index else log.position_of(index)
+        if index >= log.last_index:
+            return False
+        position = log.position_of(index)
         if log.end_position - position <= BEHIND_BYTES:
             progress.is_near()
             return False

@@ -133,7 +133,8 @@ class Rounds:
                 why = f"{measured.result.errors} sends failed, the last one with {measured.result.error}"
                 tries -= 1
             elif why := _too_short(measured, seconds):
-                tries = tries if seconds < SLICE_S_MAX else 0
+                if seconds >= SLICE_S_MAX:
+                    tries = 0
                 seconds = min(2 * seconds, SLICE_S_MAX)
             elif turn.strangers_percent > self._limits.strangers_percent_max:
                 why = f"strangers used {turn.strangers_percent:.0f} % of the machine"

@@ -1,12 +1,20 @@
 """Fixtures of keelmq-deploy, run in this process."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from deploy.rollout import __main__
-from tests.unit.deploy.stand_ins import Run
+from tests.unit.deploy.stand_ins import Cluster, Run
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    made = Cluster()
+    yield made
+    made.end()
 
 
 @pytest.fixture

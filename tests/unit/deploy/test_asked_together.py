@@ -1,7 +1,6 @@
 """Nodes and hosts are asked side by side: those that do not answer take no longer than one."""
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,13 +11,6 @@ from deploy.rollout.inventory import Node, read_inventory
 from deploy.rollout.transport import HostError, answers_of
 from tests.patience import PATIENCE_S
 from tests.unit.deploy.stand_ins import Cluster, Run
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    made = Cluster()
-    yield made
-    made.end()
 
 
 @pytest.fixture

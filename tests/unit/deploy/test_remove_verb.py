@@ -1,7 +1,7 @@
 """`keelmq-deploy remove` of a node whose host is dead: the others let it go, and what its host still has is said."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,13 +12,6 @@ from deploy.rollout.transport import Host, HostError
 from tests.unit.deploy.stand_ins import Cluster
 
 Remove = Callable[..., tuple[int, str]]
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    made = Cluster()
-    yield made
-    made.end()
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """`keelmq-deploy status`: which builds run, and which nodes are drained."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,13 +11,6 @@ from deploy.rollout.host_agent import DRAINED
 from tests.unit.deploy.stand_ins import Cluster
 
 Status = Callable[[], tuple[int, str]]
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    made = Cluster()
-    yield made
-    made.end()
 
 
 @pytest.fixture
