@@ -32,11 +32,6 @@ NOW_MS = 5_000
 
 
 @pytest.fixture
-def violations() -> Violations:
-    return Violations()
-
-
-@pytest.fixture
 def book() -> Book:
     return Book(["t"])
 

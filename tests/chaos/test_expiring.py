@@ -18,11 +18,6 @@ NODE = (1, 1)
 
 
 @pytest.fixture
-def violations() -> Violations:
-    return Violations()
-
-
-@pytest.fixture
 def queues(violations: Violations) -> ExpiringQueues:
     return ExpiringQueues("t", KEPT_MS, violations)
 

@@ -28,11 +28,6 @@ SESSION_MS = 3_000
 SESSION_S = SESSION_MS / 1000
 
 
-@pytest.fixture
-def violations() -> Violations:
-    return Violations()
-
-
 class Story:
     """Builds records with a clock that advances by 10 ms per record; `wait` lets more time pass."""
 

@@ -6,11 +6,6 @@ from tests.chaos.checkers.held_messages import HeldMessages
 from tests.chaos.violations import Kind, Violations
 
 
-@pytest.fixture
-def violations() -> Violations:
-    return Violations()
-
-
 class TestHeldMessages:
     @pytest.fixture
     def held(self, violations: Violations) -> HeldMessages:

@@ -12,11 +12,6 @@ from tests.chaos.violations import Kind, Violations
 from tests.chaos.workloads.returns import is_doomed
 
 
-@pytest.fixture
-def violations() -> Violations:
-    return Violations()
-
-
 class TestInbox:
     DELIVERED = tuple(number_of(1, sequence) for sequence in range(10))
 

@@ -13,7 +13,7 @@ from tests.databases import sqlite_engine as sqlite_engine
 from tests.e2e.cluster_process import STEADY, ClusterProcess, NodeProcess
 from tests.e2e.deployment import Deployment
 from tests.e2e.deployment import ssh_deployment as ssh_deployment
-from tests.e2e.fixtures import shared_cluster
+from tests.e2e.fixtures import Shell, shared_cluster
 from tests.e2e.forked_command import make_program
 from tests.e2e.loop_steps import BUSY_STEP_MS_MAX, VARIABLE, step_logs
 from tests.e2e.node_template import BROKER, make_templates
@@ -77,6 +77,12 @@ def no_long_steps(request: pytest.FixtureRequest) -> Iterator[None]:
 cluster = shared_cluster(nodes=3, options=STEADY)
 single = shared_cluster(nodes=1)
 """The cheapest real broker, for tests that need no replication."""
+
+
+@pytest.fixture
+def shell(cluster: ClusterProcess) -> Shell:
+    """Return `keelmq` as a shell would run it beside the module's cluster."""
+    return Shell(cluster)
 
 
 @pytest.fixture

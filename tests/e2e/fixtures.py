@@ -5,6 +5,7 @@ What a test may break is its own; what a module shares is only used.
 
 import itertools
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +18,9 @@ from keelmq.admin import Admin
 from keelmq.cli.app import app
 from tests.e2e.cluster_process import OPTIONS, ClusterProcess
 from tests.patience import CALL_PATIENCE_MS
+
+KEELMQ: Final = (sys.executable, "-c", "from keelmq.cli.app import main; main()")
+"""The command `keelmq` as a process of its own."""
 
 _numbers: Final = itertools.count()
 

@@ -5,21 +5,19 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
 from tests.e2e.closed_cluster import ADMINISTRATOR, bearer, closed_cluster, code, rule, someone
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, ok, wait_for
-from tests.e2e.fixtures import Shell
+from tests.e2e.fixtures import KEELMQ, Shell
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
 
-COMMAND: Final = [sys.executable, "-c", "from keelmq.cli.app import main; main()"]
 cluster = closed_cluster()
 
 
@@ -126,7 +124,7 @@ def test_the_files_are_for_the_user_of_the_node_and_hold_no_credential(cluster: 
 
 @contextlib.contextmanager
 def following(shell: Shell, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    command = [*COMMAND, "audit", "list", "--follow", "--json", *arguments]
+    command = [*KEELMQ, "audit", "list", "--follow", "--json", *arguments]
     environment = {**os.environ, **shell.environment}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:

@@ -2,25 +2,17 @@
 
 import os
 import subprocess
-import sys
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Final
 
 import pytest
 
-from tests.e2e.cluster_process import ClusterProcess
-from tests.e2e.fixtures import Shell, shell_topic
+from tests.e2e.fixtures import KEELMQ, Shell, shell_topic
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
 
-COMMAND: Final = [sys.executable, "-c", "from keelmq.cli.app import main; main()"]
 INDIA: Final = timezone(timedelta(hours=5, minutes=30))
-
-
-@pytest.fixture
-def shell(cluster: ClusterProcess) -> Shell:
-    return Shell(cluster)
 
 
 topic = shell_topic()
@@ -28,7 +20,7 @@ topic = shell_topic()
 
 def shown(shell: Shell, *arguments: str, **variables: str) -> str:
     environment = {**os.environ, **shell.environment, "TZ": "IST-5:30", **variables}
-    command = [*COMMAND, *arguments]
+    command = [*KEELMQ, *arguments]
     return subprocess.run(
         command, env=environment, stdout=subprocess.PIPE, text=True, check=True, timeout=PATIENCE_S
     ).stdout

@@ -6,7 +6,6 @@ import os
 import pty
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -15,20 +14,15 @@ from typer.testing import CliRunner
 
 from keelmq.cli.app import app
 from tests.e2e.cluster_process import STEADY, ClusterProcess
-from tests.e2e.fixtures import Shell, shared_cluster
+from tests.e2e.fixtures import KEELMQ, Shell, shared_cluster
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
 
-COMMAND: Final = [sys.executable, "-c", "from keelmq.cli.app import main; main()", "cluster", "status"]
+COMMAND: Final = [*KEELMQ, "cluster", "status"]
 CLEAR: Final = b"\x1b[2J"
 
 cluster = shared_cluster(options=STEADY)
-
-
-@pytest.fixture
-def shell(cluster: ClusterProcess) -> Shell:
-    return Shell(cluster)
 
 
 @contextlib.contextmanager

@@ -21,11 +21,6 @@ pytestmark = pytest.mark.process
 cluster = own_cluster(topic="orders", settled=True)
 
 
-@pytest.fixture
-def shell(cluster: ClusterProcess) -> Shell:
-    return Shell(cluster)
-
-
 def examine(shell: Shell, code: int = 0) -> dict[str, Any]:
     found: dict[str, Any] = shell.json("doctor", "--seconds", "0", code=code)
     return found

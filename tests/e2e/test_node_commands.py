@@ -21,11 +21,6 @@ AGENTS = (b"shop/1 \xc2\x9b31mred", b"shop/2 \x9b31mred", b"shop/3 \xff\xfe")
 
 
 @pytest.fixture
-def shell(cluster: ClusterProcess) -> Shell:
-    return Shell(cluster)
-
-
-@pytest.fixture
 def strangers(cluster: ClusterProcess) -> Iterator[None]:
     """Hold a connection to node 2 for each of AGENTS."""
     at = urlsplit(cluster.nodes[2].url)

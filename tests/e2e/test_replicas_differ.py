@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, wait_for
-from tests.e2e.fixtures import own_cluster
+from tests.e2e.fixtures import KEELMQ, own_cluster
 from tests.rewrite import rewrite_record
 
 pytestmark = pytest.mark.process
@@ -22,7 +21,7 @@ cluster = own_cluster(topic="kept", settled=True)
 
 def keelmq(cluster: ClusterProcess, *arguments: str) -> "subprocess.CompletedProcess[str]":
     servers = ",".join(node.url for node in cluster.alive())
-    command = [sys.executable, "-c", "from keelmq.cli.app import main; main()", *arguments, "--servers", servers]
+    command = [*KEELMQ, *arguments, "--servers", servers]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 

@@ -6,23 +6,15 @@ import json
 import os
 import signal
 import subprocess
-import sys
 
 import pytest
 
 from keelmq import Connection, Decision, Message, Transaction, TransactionProducer
 from tests.e2e.cluster_process import ClusterProcess
-from tests.e2e.fixtures import Shell, shell_topic
+from tests.e2e.fixtures import KEELMQ, Shell, shell_topic
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
-
-COMMAND = [sys.executable, "-c", "from keelmq.cli.app import main; main()"]
-
-
-@pytest.fixture
-def shell(cluster: ClusterProcess) -> Shell:
-    return Shell(cluster)
 
 
 topic = shell_topic()
@@ -248,7 +240,7 @@ def test_follow_and_interrupt(shell: Shell, topic: str) -> None:
     """Runs as a process: it waits for messages, prints them at once, and ends at Ctrl-C without a traceback."""
     environment = {**os.environ, **shell.environment}
     process = subprocess.Popen(
-        [*COMMAND, "consume", topic, "--follow", "--from", "earliest", "--json"],
+        [*KEELMQ, "consume", topic, "--follow", "--from", "earliest", "--json"],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -276,7 +268,7 @@ def test_a_closed_pipe_is_no_error_to_show(shell: Shell, topic: str, command: tu
     os.close(reader)
     with os.fdopen(writer, "w") as pipe:
         done = subprocess.run(
-            [*COMMAND, *command, topic],
+            [*KEELMQ, *command, topic],
             env=environment,
             stdout=pipe,
             stderr=subprocess.PIPE,

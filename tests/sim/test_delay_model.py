@@ -19,17 +19,12 @@ from store.commands.transactions import Decide, Decided, Prepare, Prepared
 from store.commands.views import Row
 from store.errors import NOT_SCHEDULED, Refused
 
-from .checkers import Violation
+from .broken import broken
 from .checkers.delays import Delays
 from .checkers.retention import Place
 
 NOW_MS, DUE_MS = 1_000, 1_500
 NOT_WAITING = Refused(NOT_SCHEDULED, "")
-
-
-def broken(invariant: str, action: Callable[[], None]) -> None:
-    with pytest.raises(Violation, match=f"^{invariant}: "):
-        action()
 
 
 def row(skip: tuple[int, ...] = ()) -> tuple[Place, Row]:

@@ -1,7 +1,5 @@
 """The models keep to their rules about messages and transactions that go with time; each rule is kept and broken."""
 
-from collections.abc import Callable
-
 import pytest
 
 from store.commands.groups import GiveBack, GivenBack
@@ -33,7 +31,7 @@ from store.commands.transactions import (
 )
 from store.errors import OFFSET_OUT_OF_RANGE, Refused
 
-from .checkers import Violation
+from .broken import broken
 from .checkers.group_model import GroupModel
 from .checkers.pop_model import PopModel
 from .checkers.redelivery_model import RedeliveryModel
@@ -42,11 +40,6 @@ from .checkers.transaction_model import TransactionModel
 
 PLACE = ("orders", 0)
 KEPT_MS = 500
-
-
-def broken(invariant: str, action: Callable[[], None]) -> None:
-    with pytest.raises(Violation, match=f"^{invariant}: "):
-        action()
 
 
 class Begins(Retention):

@@ -1,9 +1,5 @@
 """The models of transactions, groups and given-back messages accept each rule kept and accuse each rule broken."""
 
-from collections.abc import Callable
-
-import pytest
-
 from store.commands.cluster import PutSettings, Settings, SettingsPut
 from store.commands.groups import (
     AssignedQueue,
@@ -48,7 +44,7 @@ from store.errors import (
     Refused,
 )
 
-from .checkers import Violation
+from .broken import broken
 from .checkers.group_model import GroupModel
 from .checkers.offset_reads import OffsetReads
 from .checkers.redelivery_model import RedeliveryModel
@@ -58,11 +54,6 @@ from .checkers.transaction_model import TransactionModel
 
 NOW_MS = 1_000
 CONFLICT = Refused(TRANSACTION_CONFLICT, "", {"state": "committed"})
-
-
-def broken(invariant: str, action: Callable[[], None]) -> None:
-    with pytest.raises(Violation, match=f"^{invariant}: "):
-        action()
 
 
 # --- transactions

@@ -1,7 +1,5 @@
 """The model of pop consumers accepts each rule kept and accuses each rule broken."""
 
-from collections.abc import Callable
-
 import pytest
 
 from store.commands.groups import (
@@ -30,7 +28,7 @@ from store.commands.pops import (
 )
 from store.errors import GROUP_HAS_MEMBERS, GROUP_IS_POPPED, GROUP_NOT_FOUND, HANDLE_EXPIRED, Refused
 
-from .checkers import Violation
+from .broken import broken
 from .checkers.group_model import GroupModel, KnownGroup
 from .checkers.pop_model import PopModel
 from .checkers.retention import Retention
@@ -38,11 +36,6 @@ from .checkers.retention import Retention
 FIRST = PopHandle(7, 0, 0)
 NOW_MS, INVISIBLE_MS = 1_000, 100
 JOINED = Joined("g", "m", 1, (), 1_000)
-
-
-def broken(invariant: str, action: Callable[[], None]) -> None:
-    with pytest.raises(Violation, match=f"^{invariant}: "):
-        action()
 
 
 def messages(*offsets: int, raft_index: int = 7) -> PoppedMessages:
