@@ -34,7 +34,7 @@ FILE_OR_FOLDER: Final = re.compile(r"`(?:([\w./-]+\.py)|([\w.-]+/[\w./-]*/))`")
 NAME: Final = re.compile(r"`([A-Za-z_]\w*(?:\.(?!py`)\w+)?)`")
 IN_FILE: Final = re.compile(r"`([A-Za-z_][\w.]*)`,? (?:in|of) `([\w./-]+\.py)`")
 FILE_WITH: Final = re.compile(r"`([\w./-]+\.py)`(?:, | \()`([A-Za-z_]\w*(?:\.(?!py`)\w+)?)`")
-OF_PYTHON: Final = {"SimpleQueue", "call_soon_threadsafe", "fdatasync", "pread", "threading.Lock"}
+OF_PYTHON: Final = {"SimpleQueue", "call_soon_threadsafe", "fdatasync", "pread"}
 """Names of the standard library or the system, which no file of the walk has."""
 
 
@@ -171,6 +171,63 @@ def test_a_walk_names_files_and_functions_that_exist(heading: str) -> None:
 )
 def test_a_walk_that_leads_astray_is_told(text: str, unknown: list[str]) -> None:
     assert _unknown(text) == unknown
+
+
+# --- threads ---------------------------------------------------------------------------------------------------------
+
+LOCKS: Final = {"Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore"}
+"""Names of `threading` by which threads exclude each other."""
+
+
+def _locks(path: Path) -> list[str]:
+    """Return the class, or else the file, around each lock that the file makes for threads."""
+    tree = ast.parse(path.read_text())
+    imported = {
+        name.asname or name.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "threading"
+        for name in node.names
+        if name.name in LOCKS
+    }
+
+    def is_lock(node: ast.AST) -> bool:
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="threading"), attr=name)):
+                return name in LOCKS
+            case ast.Call(func=ast.Name(id=name)):
+                return name in imported
+        return False
+
+    return [
+        outer.name if isinstance(outer, ast.ClassDef) else path.name
+        for outer in tree.body
+        for node in ast.walk(outer)
+        if is_lock(node)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        (
+            "import threading\nclass Pace:\n    def __init__(self) -> None:\n        self._at = threading.RLock()",
+            ["Pace"],
+        ),
+        ("from threading import Lock as Held\nheld = Held()", ["code.py"]),
+        ("import asyncio\nlock = asyncio.Lock()", []),
+    ],
+)
+def test_a_lock_of_threads_is_seen(tmp_path: Path, code: str, found: list[str]) -> None:
+    path = tmp_path / "code.py"
+    path.write_text(code)
+    assert _locks(path) == found
+
+
+def test_a_node_has_the_locks_that_the_architecture_names() -> None:
+    told = re.search(r"has one lock, in `(\w+)` of\s+`([\w/.]+)`", _section("Threads"))
+    assert told is not None
+    of_node = [path for path in SHIPPED if path.relative_to(ROOT).parts[0] != "client"]
+    assert [(name, str(path.relative_to(ROOT))) for path in of_node for name in _locks(path)] == [told.groups()]
 
 
 # --- seams between the packages --------------------------------------------------------------------------------------
