@@ -118,6 +118,21 @@ KINDS: Final[Mapping[str, ProblemKind]] = {
 }
 
 
+NEXT_STEPS: Final[Mapping[str, str]] = {
+    "topic_type_mismatch": "choose a topic of another type",
+    "transaction_not_found": "`keelmq transaction list` lists the transactions that exist",
+    "transaction_conflict": "`keelmq transaction show` tells how it was decided",
+    "producer_group_mismatch": "send the request for that group",
+    "transactions_rejected": "`keelmq cluster settings --accept-transactions` switches them on again",
+    "not_assigned": "ask for the assignment, and go on with its queues alone",
+    "offset_out_of_range": "choose an offset that the queue has",
+    "handle_expired": "end its handling",
+    "certificate_taken": "take it from that user first, or give another name",
+}
+"""Next step by code, for refusals whose own text does not name it. Apply cannot: the text of a refusal is part of the
+state hash, so each version has to give the same one (store/errors.py)."""
+
+
 class Problem(Exception):
     """The error that answers a request. `extra` holds further members of the problem document."""
 
@@ -163,7 +178,8 @@ def problem_of(error: Exception) -> Problem | None:
     if isinstance(error, Problem):
         return error
     if isinstance(error, Refused):
-        return Problem(error.code, error.detail, error.extra)
+        step = NEXT_STEPS.get(error.code)
+        return Problem(error.code, error.detail if step is None else f"{error.detail}; {step}", error.extra)
     if isinstance(error, InvalidFilter):
         return Problem("invalid_filter", error.detail, {"position": error.position})
     if isinstance(error, raft_errors.MembershipRefused):

@@ -97,7 +97,9 @@ class Configuration(msgspec.Struct, array_like=True, forbid_unknown_fields=True,
                     f"{member.url}; remove it first if that is wrong",
                 )
             if member.address == learner.address or member.url == learner.url:
-                raise MembershipRefused("node_exists", f"node {member.node_id} has that address already")
+                raise MembershipRefused(
+                    "node_exists", f"node {member.node_id} has that address already; give another one"
+                )
         if len(self.members) >= MEMBERS_MAX:
             raise MembershipRefused("too_many_nodes", f"a cluster has at most {MEMBERS_MAX} nodes; remove one first")
         return self._with([*self.members, learner])
@@ -108,7 +110,7 @@ class Configuration(msgspec.Struct, array_like=True, forbid_unknown_fields=True,
         """
         member = self._known(node_id)
         if member.voter:
-            raise MembershipRefused("node_exists", f"node {node_id} is a voter already")
+            raise MembershipRefused("node_exists", f"node {node_id} is a voter already; nothing is left to do")
         others = [other for other in self.members if other.node_id != node_id]
         return self._with([*others, msgspec.structs.replace(member, voter=True)])
 
@@ -162,7 +164,7 @@ class Configuration(msgspec.Struct, array_like=True, forbid_unknown_fields=True,
     def _known(self, node_id: int) -> Member:
         member = self.find(node_id)
         if member is None:
-            raise MembershipRefused("node_not_found", f"node {node_id} is not in the cluster")
+            raise unknown_node(node_id)
         return member
 
 
@@ -384,6 +386,12 @@ def _moved(member: Member, override: AddressOverride) -> Member:
     return msgspec.structs.replace(member, host=at.host, port=at.port, url=url)
 
 
+def unknown_node(node_id: int) -> MembershipRefused:
+    return MembershipRefused(
+        "node_not_found", f"node {node_id} is not in the cluster; `keelmq cluster status` lists its nodes"
+    )
+
+
 def _all_apart(configuration: Configuration) -> Configuration:
     """Return the configuration unchanged. Raises MembershipRefused when two of its nodes share an address or URL."""
     taken: dict[PeerAddress | str, int] = {}
@@ -391,7 +399,8 @@ def _all_apart(configuration: Configuration) -> Configuration:
         for place in (member.address, member.url):
             if place and taken.setdefault(place, member.node_id) != member.node_id:
                 raise MembershipRefused(
-                    "node_exists", f"nodes {taken[place]} and {member.node_id} would have the same address"
+                    "node_exists",
+                    f"nodes {taken[place]} and {member.node_id} would have the same address; give each its own",
                 )
     return configuration
 

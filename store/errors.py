@@ -46,8 +46,11 @@ INVALID_REQUEST: Final = "invalid_request"
 
 
 class Refused(Exception):
-    """A command that changed nothing. `code` is stable, `detail` says what to do, `extra` goes into the problem
-    document.
+    """A command that changed nothing. `code` is stable, `detail` says what is wrong, `extra` goes into the problem
+    document. The answer to a client also says what to do (cluster/problems.py).
+
+    All three are part of the state hash when an entry is applied, and nodes of different versions compare it: the text
+    of a refusal never changes, as tests/versions/golden/refusals.txt has it.
     """
 
     def __init__(self, code: str, detail: str, extra: Mapping[str, Any] | None = None) -> None:

@@ -92,12 +92,12 @@ class ByteBudget(ClientBudget):
         """
         if address is None:
             if self.held >= self._limit - self._reserved:
-                raise Problem("overloaded", f"{self.held} bytes of {self._described}: the limit")
+                raise Problem("overloaded", f"{self.held} bytes of {self._described}: the limit; send it again later")
         elif not self.has_room(address, size_bytes, administers=administers):
             raise Problem(
                 "overloaded",
                 f"{self.held_by(address)} bytes of {self._described} of your address, {self.held} of all: {size_bytes} "
-                "more would be beyond its share",
+                "more would be beyond its share; send it again later",
             )
 
     @contextlib.contextmanager

@@ -93,7 +93,7 @@ class Holdings:
             raise Problem(
                 "overloaded",
                 f"{name} has {budget.held_by(holder)} of {budget.held} {_NAMES[held]} at this node, from all its "
-                f"addresses; {size} more would be beyond its share",
+                f"addresses; {size} more would be beyond its share; send it again later",
             )
 
     def take(self, held: Held, holder: str, size: int = 1) -> None:

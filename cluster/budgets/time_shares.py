@@ -290,7 +290,7 @@ def send_as(name: str) -> None:
 
 
 def sender() -> str:
-    """Return who sends what this task proposes; empty for what the node does by itself."""
+    """Return the sender of the proposals of this task; empty for work of the node itself."""
     client = _client.get()
     return "" if client is None else client.sender
 

@@ -31,5 +31,8 @@ class BlockDamages:
                 "batch %s, in the log record at %d, differs from the produced one: wrong checksum", batch_id, position
             )
             self.batches[position, block_offset] = batch_id
-        detail = f"batch {batch_id}, in the log record at {position}, was damaged before it was stored: it is lost"
+        detail = (
+            f"batch {batch_id}, in the log record at {position}, was damaged before it was stored and is lost; read on "
+            "behind it"
+        )
         return Problem("message_damaged", detail, {"batch_id": batch_id, "position": position})

@@ -64,7 +64,7 @@ class ReadPace:
             return 0.0
         begin_s = max(self._due_s, now_s)
         if begin_s - now_s > READ_WAIT_S_MAX and not patient:
-            raise Problem("overloaded", "too many old messages are being read")
+            raise Problem("overloaded", "too many old messages are being read; send it again later")
         self._due_s = begin_s
         self.count(read_bytes)
         return begin_s - now_s

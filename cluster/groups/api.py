@@ -437,7 +437,7 @@ class GroupCoordinator:
             targets.append(QueueOffset(topic, queue_range.queue, offset))
             await pace.step()
             if state.topic_id(topic) != topic_id:
-                raise Refused(TOPIC_NOT_FOUND, f"topic {topic} was deleted meanwhile", {"topic": topic})
+                raise Refused(TOPIC_NOT_FOUND, f"topic {topic} was deleted meanwhile; choose again", {"topic": topic})
         return tuple(targets)
 
 

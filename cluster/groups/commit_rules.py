@@ -23,5 +23,7 @@ def check_commit(commit: CommitOffsets, state: StateMachine) -> None:
     for item in commit.offsets:
         at = state.committed(commit.group, item.topic, item.queue)
         if at is not None and item.offset > at:
-            detail = f"group {commit.group} has begun queue {item.queue} of {item.topic}, and is at offset {at}"
+            detail = (
+                f"group {commit.group} has begun queue {item.queue} of {item.topic}, and is at offset {at}; go on there"
+            )
             raise Problem("already_begun", detail, {"topic": item.topic, "queue": item.queue, "committed": at})

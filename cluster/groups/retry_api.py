@@ -236,7 +236,7 @@ class RetryApi:
         group = check_group(request.match_info["group"])
         query = parse_query(DeadLettersQuery, request.query)
         if core.state.group_head(group) is None:
-            raise Refused(GROUP_NOT_FOUND, f"group {group} does not exist")
+            raise Refused(GROUP_NOT_FOUND, f"group {group} does not exist; `keelmq group list` lists the groups")
         topic = DLQ_PREFIX + group
         max_offset = core.state.max_offset(topic, 0) if core.state.topic(topic) is not None else 0
         if query.offset > max_offset:

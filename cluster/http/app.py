@@ -251,7 +251,7 @@ def _answer_error(core: Core, request: web.Request, error: Exception) -> web.Str
         leader_id = core.raft.leader_id
         if leader_id not in (None, core.raft.node_id) and core.url_of(leader_id) is not None:
             return _redirect(core, request, leader_id)
-        problem = Problem("no_leader", f"{problem.detail}, as far as this node knows; no leader is ready to confirm it")
+        problem = Problem("no_leader", f"no leader is ready; as far as this node knows, {problem.detail}")
     if problem is None:
         problem = _foreign_problem(error)
     if problem is None:
@@ -284,7 +284,10 @@ def _bug(error: Exception, request: web.Request) -> Problem:
     if isinstance(error, MemoryError) and request.method == "GET":
         return Problem("overloaded", "this node has too little memory for the answer; ask for less, or again later")
     if isinstance(error, MemoryError):
-        return Problem("internal", "this node has too little memory for the request, which may have been carried out")
+        return Problem(
+            "internal",
+            "this node has too little memory; send the request again with the same ids, it may have been carried out",
+        )
     return Problem("internal", "a bug of the broker; its log has the trace")
 
 

@@ -128,7 +128,7 @@ async def read_body(request: web.Request, core: Core, bytes_max: int = REQUEST_B
         limit = min(limit, ADMINISTRATION_BODY_BYTES_MAX)
     announced = request.content_length or 0
     if announced > limit:
-        raise Problem("request_too_large", f"{announced} bytes, the limit is {limit}")
+        raise Problem("request_too_large", f"{announced} bytes, the limit is {limit}; send it in parts")
     try:
         if request.content.is_eof():  # the body came with the head
             body = await request.read()
@@ -141,10 +141,11 @@ async def read_body(request: web.Request, core: Core, bytes_max: int = REQUEST_B
                 body = await _read_on(request, hold, limit)
     except TimeoutError:
         raise Problem(
-            "request_timeout", f"the body did not arrive within {core.config.request_timeout_ms} ms"
+            "request_timeout",
+            f"the body did not arrive within {core.config.request_timeout_ms} ms; send it again, or in parts",
         ) from None
     except web.HTTPRequestEntityTooLarge:
-        raise Problem("request_too_large", f"more than {limit} bytes") from None
+        raise Problem("request_too_large", f"more than {limit} bytes; send it in parts") from None
     except (web.RequestPayloadError, ConnectionError):
         raise
     except web.HTTPException as error:
@@ -164,4 +165,4 @@ async def _read_on(request: web.Request, hold: RequestHold, limit: int) -> bytes
 
 def _require_fits(size_bytes: int, limit: int) -> None:
     if size_bytes > limit:
-        raise Problem("request_too_large", f"more than {limit} bytes")
+        raise Problem("request_too_large", f"more than {limit} bytes; send it in parts")

@@ -129,9 +129,10 @@ class MessageFinder:
                 await self._rest()
 
     def _require(self, topic: str, topic_id: int | None) -> None:
-        """Raise Refused unless the topic is still the one with this id: places of one are not those of another."""
+        """Raise Refused unless the topic still has this id: places found in a deleted topic mean nothing in its
+        successor."""
         if self._core.state.topic_id(topic) != topic_id:
-            detail = f"topic {topic} was deleted while its messages were looked for"
+            detail = f"topic {topic} was deleted while its messages were looked for; search again if it exists again"
             raise Refused(TOPIC_NOT_FOUND, detail, {"topic": topic})
 
     async def _message(self, row: Row, offset: int) -> FoundMessage:

@@ -303,12 +303,14 @@ class PullApi:
         """Return the end of the queue. Raises Problem offset_out_of_range when the offset is beyond it."""
         end = self._core.state.max_offset(topic, queue)
         if offset > end:
-            detail = f"queue {queue} of {topic} ends at {end}, offset {offset} is beyond it"
+            detail = (
+                f"queue {queue} of {topic} ends at {end}, offset {offset} is beyond it; read from its end or before"
+            )
             raise Problem("offset_out_of_range", detail, {"topic": topic, "queue": queue, "max_offset": end})
         return end
 
     def _counted(self, topic: str, response: web.Response, page: Page) -> web.Response:
-        """Count what is handed out, and return the answer with what was read from disk for it."""
+        """Count the messages that are handed out. Return the answer with the number of bytes read from disk for it."""
         if page.found:
             self._core.metrics.pulled_messages.inc(page.found)
             self._core.metrics.pulled_bytes.inc(page.size_bytes)

@@ -37,7 +37,7 @@ async def put_topic(core: Core, command: PutTopic, check: Callable[[], None], by
             raise
         if part == command:
             return put
-    raise Refused(TOPIC_NOT_FOUND, f"topic {command.topic} was deleted while it got its queues")
+    raise Refused(TOPIC_NOT_FOUND, f"topic {command.topic} was deleted while it got its queues; create it again")
 
 
 def _part(core: Core, command: PutTopic) -> PutTopic:

@@ -117,7 +117,9 @@ class BackupApi:
         core.require_bodies()
         core.require_replica()
         if not core.state.cluster_uid:
-            raise Problem("not_ready", "this node has applied nothing of a cluster yet")
+            raise Problem(
+                "not_ready", "this node has applied nothing of a cluster yet; ask another node, or again later"
+            )
         if len(self._streams) >= BACKUPS_MAX:
             raise Problem(
                 "overloaded",
@@ -165,7 +167,7 @@ class BackupApi:
         query = parse_query(EndQuery, request.query)
         backup_id, stream = self._found(request)
         if query.stored and not stream.is_whole:
-            raise Problem("invalid_request", "the end of the backup was not read yet")
+            raise Problem("invalid_request", "the end of the backup was not read yet; read on to it first")
         self._drop(backup_id)
         if query.stored:
             self._stored += 1

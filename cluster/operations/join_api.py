@@ -130,14 +130,21 @@ class JoinApi:
         user = self._holder(request, body.node_id)
         self._require_secrecy(request)
         if not core.clock_is_sure():
-            raise Problem(CLOCK_IN_DOUBT, "nobody knows whether the join token is over; it was not used up")
+            raise Problem(
+                CLOCK_IN_DOUBT,
+                "nobody knows whether the join token is over; it was not used up: join again when the clocks agree",
+            )
         secret = self._peer_secret()
         try:
             await core.propose(DeleteUser(user.user, user.revision), by=request)
         except Refused as refused:
             if refused.code not in (USER_CHANGED, USER_NOT_FOUND):
                 raise
-            raise core.access.refused(request, "unauthenticated", "the join token was used up or replaced") from None
+            raise core.access.refused(
+                request,
+                "unauthenticated",
+                "the join token was used up or replaced; make another one: keelmq cluster join-token",
+            ) from None
         return json_response(NodeJoinView(cluster_id=core.config.cluster_id, node_id=body.node_id, peer_secret=secret))
 
     def _holder(self, request: web.Request, node_id: int) -> User:

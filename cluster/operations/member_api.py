@@ -19,7 +19,7 @@ from cluster.process.addresses import Address, ConfigError, is_unspecified, pars
 from cluster.security.access import ADMINISTRATION
 from raft.config import NODE_ID_MAX, PeerAddress
 from raft.errors import MembershipRefused, NotLeader, ProtocolError
-from raft.membership import ADDRESS_LENGTH_MAX, URL_LENGTH_MAX, Configuration, Member
+from raft.membership import ADDRESS_LENGTH_MAX, URL_LENGTH_MAX, Configuration, Member, unknown_node
 
 
 class MemberRequest(Request, kw_only=True, frozen=True):
@@ -175,12 +175,12 @@ class MemberApi:
         raft = core.raft
         known = raft.configuration.find(node_id)
         if known is None:
-            raise Problem("node_not_found", f"node {node_id} is not in the cluster")
+            raise unknown_node(node_id)
         if node_id == raft.node_id:
             return self._answer()
         self._require_committed()
         if not (known.voter and raft.is_caught_up(node_id)):
-            reason = self._what_is_missing(node_id) if known.voter else f"node {node_id} is a learner"
+            reason = self._what_is_missing(node_id) if known.voter else f"node {node_id} is a learner; promote it first"
             raise MembershipRefused("not_caught_up", reason)
         if raft.vital_signs.is_drained(node_id):
             raise MembershipRefused("node_drained", f"node {node_id} is drained; next: keelmq node undrain {node_id}")
@@ -366,5 +366,5 @@ def _has_unspecified_host(url: str) -> bool:
 def _node_id(request: web.Request) -> int:
     text = request.match_info["node_id"]
     if not (text.isascii() and text.isdigit() and len(text) <= NODE_ID_DIGITS_MAX):
-        raise Problem("invalid_request", f"{text!r} is not a node id")
+        raise Problem("invalid_request", f"{text!r} is not a node id: a whole number")
     return int(text)

@@ -34,7 +34,8 @@ class LogLevelRequest(Request, kw_only=True, frozen=True):
 
 
 class LogLevelView(Response, kw_only=True, frozen=True):
-    """The lowest severity that the node logs, the one of its configuration, and those of loggers with one of their own.
+    """Lowest severity that the node logs, lowest severity by its configuration, and levels of the loggers that have
+    their own.
 
     Changes end with the process, and with the next SIGHUP.
     """
@@ -93,9 +94,10 @@ class LogLevelApi:
         asked = await read_json(request, self._core, _decoder)
         if asked.logger is not None:
             if not is_logger(asked.logger):
-                raise Problem(
-                    "invalid_request", f"logger: {asked.logger!r} is none of this node, or its level is fixed"
+                detail = (
+                    f"logger: {asked.logger!r} is none of this node, or its level is fixed; take the name of a log line"
                 )
+                raise Problem("invalid_request", detail)
             set_logger_level(asked.logger, asked.level)
         elif asked.level is None:
             raise Problem("invalid_request", "level: null is for a logger, which then follows the node again")

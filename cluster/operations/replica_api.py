@@ -120,7 +120,7 @@ class ReplicaApi:
         raft = self._core.raft
         query = parse_query(RebuildQuery, request.query)
         if query.node_id is not None and query.node_id != raft.node_id:
-            raise Problem("invalid_request", f"this is node {raft.node_id}, not {query.node_id}")
+            raise Problem("invalid_request", f"this is node {raft.node_id}, not {query.node_id}; ask that one")
         self._require_holders(force=query.force)
         raft.replicas.is_leaving = True
         try:

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
+from cluster.problems import NEXT_STEPS
 from cluster.process.exit_codes import ExitCode
 from tests.e2e.closed_cluster import (
     ADMINISTRATOR,
@@ -165,9 +166,10 @@ def test_no_route_does_what_is_not_allowed(cluster: ClusterProcess) -> None:
     for name in (TOPIC, "secret-nothing"):
         reply = leader.request("GET", f"/v1/topics/{name}", headers=bearer(other.token))
         assert (reply.status, code(reply)) == (403, "forbidden")
+    unknown = f"transaction {{}} does not exist; {NEXT_STEPS['transaction_not_found']}"
     for name in (TRANSACTION, "nothing"):
         reply = leader.request("POST", f"/v1/transactions/{name}/commit", headers=bearer(other.token), payload={})
-        assert (reply.status, reply.json()["detail"]) == (404, f"transaction {name} does not exist")
+        assert (reply.status, reply.json()["detail"]) == (404, unknown.format(name))
 
 
 def test_the_administrator_and_a_user_who_may_do_everything_are_not_refused(cluster: ClusterProcess) -> None:

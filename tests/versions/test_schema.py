@@ -22,7 +22,7 @@ from store.commands.entry import Command
 from store.commands.topics import PutTopic
 from store.features import FEATURES, LEVELS, FeatureLevel
 from store.version import VERSION
-from tests.versions import golden_log, releases, schema
+from tests.versions import golden_log, refusals, releases, schema
 
 ROOT = Path(__file__).parents[2]
 OF_THE_HANDSHAKE = {"Hello", "Challenge", "Proof", "Welcome", "Build"}
@@ -54,6 +54,12 @@ def test_the_golden_log_holds_every_command_carried_out(level: int) -> None:
     done = {outcome for each in golden_log.read_hashes(level) for outcome in each.outcomes if " " not in outcome}
     of_level = {kind.__name__ for kind in get_args(Command) if FEATURES.level_of(kind.__name__) <= level}
     assert done >= {*of_level, "no-op", "configuration"}
+
+
+def test_refusals_of_apply_keep_their_texts() -> None:
+    """The golden logs make only some of them, and a text is part of the state hash."""
+    assert sorted(refusals.golden() - refusals.texts()) == [], refusals.ADVICE
+    assert sorted(refusals.texts() - refusals.golden()) == [], "add it: python -m tests.versions.refusals --write"
 
 
 def test_levels_follow_each_other_and_name_what_exists() -> None:

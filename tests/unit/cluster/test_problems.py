@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from cluster import limits
-from cluster.problems import KINDS, PROBLEM_JSON, Problem, problem_of
+from cluster.problems import KINDS, NEXT_STEPS, PROBLEM_JSON, Problem, problem_of
 from raft.errors import NodeStopped, NoLeader, NotLeader, Overloaded, ProposalTooLarge, UnknownOutcome
 from store import errors as store_errors
 from store.errors import Refused
@@ -55,6 +55,22 @@ def test_domain_errors_become_problems(error: Exception, code: str) -> None:
     problem = problem_of(error)
     assert problem is not None
     assert problem.code == code
+
+
+def test_a_refusal_of_apply_gets_its_next_step_in_the_answer() -> None:
+    refused = Refused("transaction_not_found", "transaction t-1 does not exist", {"transaction_id": "t-1"})
+    problem = problem_of(refused)
+    assert problem is not None
+    assert (
+        problem.detail == "transaction t-1 does not exist; `keelmq transaction list` lists the transactions that exist"
+    )
+    assert problem.extra == {"transaction_id": "t-1"}
+    assert refused.detail == "transaction t-1 does not exist", "it is part of the state hash"
+
+
+def test_next_steps_are_those_of_refusals() -> None:
+    refusals = {value for name, value in vars(store_errors).items() if name.isupper() and isinstance(value, str)}
+    assert NEXT_STEPS.keys() <= refusals & KINDS.keys()
 
 
 def test_redirects_and_bugs_are_no_problems() -> None:
