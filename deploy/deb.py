@@ -62,7 +62,7 @@ sys.exit({function}())
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make deb", description=__doc__)
     parser.add_argument("--directory", type=Path, default=ROOT / "dist", help="Directory of the package.")
-    parser.add_argument("--bundle", type=Path, help="Bundle to make it of (default: a new one).")
+    parser.add_argument("--bundle", type=Path, help="Bundle of which the package is made (default: a new one).")
     options = parser.parse_args()
     report = Report()
     try:

@@ -248,7 +248,7 @@ class NodeConfig(CredentialOptions, frozen=True, kw_only=True, forbid_unknown_fi
         ),
     ] = 4 << 20
     scrub_interval_ms: Annotated[
-        Positive, Meta(description="Time between the end of one such pass over all old segments and the next pass.")
+        Positive, Meta(description="Time between the end of a pass over all old segments and the next pass.")
     ] = 3_600_000
     cache_bytes: Annotated[
         int, Meta(ge=1 << 16, description="Memory for the newest log entries, from which peers and consumers are fed.")
@@ -270,7 +270,7 @@ class NodeConfig(CredentialOptions, frozen=True, kw_only=True, forbid_unknown_fi
         ),
     ] = 256 << 20
     warn_free_bytes: Annotated[
-        int, Meta(ge=0, description="Free disk space below which the alarm disk_filling warns; 0: it never does.")
+        int, Meta(ge=0, description="Free disk space below which the alarm disk_filling warns; 0: no warning.")
     ] = 1 << 30
     max_request_bytes: Annotated[
         int, Meta(ge=1024, le=REQUEST_BYTES_MAX, description="Largest HTTP request body; larger ones get 413.")
@@ -343,7 +343,7 @@ class NodeConfig(CredentialOptions, frozen=True, kw_only=True, forbid_unknown_fi
         ),
     ] = 10_000
     check_immunity_ms: Annotated[
-        int, Meta(ge=0, description="Age before which a half is not checked, unless it names one itself; 7d at most.")
+        int, Meta(ge=0, description="Age before which a half is not checked; a half may name another. 7d at most.")
     ] = 6_000
     check_interval_ms: Annotated[
         Positive, Meta(description="Time between two checks of a transaction, and for a check's answer; 7d at most.")

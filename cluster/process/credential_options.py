@@ -98,6 +98,6 @@ class CredentialOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             ge=REFRESH_MS_MIN,
             le=REFRESH_MS_MAX,
             description="Time between two fetches of the keys from a URL. For a token with an unknown key they are "
-            "fetched sooner, but not before a tenth of it.",
+            "fetched sooner, but not before a tenth of that time.",
         ),
     ] = 300_000

@@ -118,7 +118,10 @@ def parse_arguments() -> argparse.Namespace:
         help="backup, restore: address of the object store for s3://… that is not Amazon's.",
     )
     parser.add_argument(
-        ACCEPT, dest="accepted", action="store_true", help="recover: what the other nodes alone had is lost for good."
+        ACCEPT,
+        dest="accepted",
+        action="store_true",
+        help="recover: messages that only other nodes had are lost for good.",
     )
     parser.add_argument(
         "--accept-downtime", action="store_true", help="restart, upgrade: also where the others are no majority."

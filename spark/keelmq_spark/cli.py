@@ -213,7 +213,7 @@ def redeliveries(limit: Limit = answers.LIMIT, tables: Tables = DEFAULT_TABLES, 
 
 @app.command("dead-letters")
 def dead_letters(
-    group: Annotated[str | None, typer.Option("--group", metavar="GROUP", help="Only those of this group.")] = None,
+    group: Annotated[str | None, typer.Option("--group", metavar="GROUP", help="Only messages of this group.")] = None,
     limit: Limit = answers.LIMIT,
     tables: Tables = DEFAULT_TABLES,
     as_json: AsJson = False,
@@ -243,13 +243,13 @@ def topics(tables: Tables = DEFAULT_TABLES, picture: Picture = None, as_json: As
 
 @app.command()
 def pages(
-    directory: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="Where the pages are written.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="Directory of the pages.")],
     stories: Annotated[int, typer.Option("--stories", min=0, max=1000, help="Maximum number for each topic.")] = 3,
     tables: Tables = DEFAULT_TABLES,
 ) -> None:
     """Draw pages that lead to each other: all topics and groups (index.html), each of them, and stories of messages:
-    dead letters first, then what was given back, then the latest ones. Pages that an earlier run wrote there are
-    removed when they are not drawn again.
+    dead letters first, then messages that were given back, then the latest ones. Pages that an earlier run wrote there
+    are removed when they are not drawn again.
     """
     from keelmq_spark.queries import site
 

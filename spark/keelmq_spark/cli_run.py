@@ -56,7 +56,7 @@ KeepDays = Annotated[
         min=0,
         max=DAYS_MAX,
         metavar="DAYS",
-        help="Prune what is older, every hour; default: keep all.",
+        help="Prune older rows, every hour; default: keep all.",
     ),
 ]
 

@@ -29,7 +29,7 @@ SUMMARIES: Final = {
     "operations.bundle": "Write state, metrics, configuration and audit of all nodes, and what doctor finds, into one "
     "file.",
     "operations.audit": "List changes and refusals, with the names of those who asked.",
-    "operations.definitions": "Export and import what is set: topics, groups, settings, users without tokens.",
+    "operations.definitions": "Export and import topics, groups, settings, and users without tokens.",
     "operations.log": "Show the commit log, as a replica delivers it.",
     "operations.backup": "Backups of the whole cluster; keelmqd restore brings them back.",
     "security.auth": "Users, their tokens and permissions.",

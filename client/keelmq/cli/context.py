@@ -71,7 +71,7 @@ def add(
 
 @app.command(epilog="Example:  keelmq context use prod")
 def use(name: Name, as_json: AsJson = False) -> None:
-    """Make a context the current one, which commands use when nothing else is said."""
+    """Make a context the current one, which commands use by default."""
 
     def change() -> contexts.Contexts:
         changed = contexts.load().using(name)
@@ -102,7 +102,7 @@ def show(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a context: its servers, and the files that it names. What is in the files is not shown."""
+    """Show a context: its servers, and the files that it names. The content of the files is not shown."""
 
     def look() -> tuple[str, contexts.Contexts]:
         found = contexts.load()

@@ -44,7 +44,7 @@ def restore(given: Sequence[str]) -> int:
         metavar="ID=HOST:PORT=URL",
         help="every node of the new cluster, this one included",
     )
-    parser.add_argument("--cluster-id", help="id of the new cluster (default: that of the backup)")
+    parser.add_argument("--cluster-id", help="id of the new cluster (default: the id in the backup)")
     parser.add_argument(
         "--restore-id", metavar="ID", help="the same for all nodes; made and printed when it is missing"
     )
@@ -72,14 +72,12 @@ def recover(given: Sequence[str]) -> int:
         allow_abbrev=False,
     )
     parser.add_argument("--data-dir", required=True, help="the node's data directory")
-    parser.add_argument(
-        "--peer", metavar="ID=HOST:PORT=URL", help="this node's addresses, if they are not those that its log has"
-    )
+    parser.add_argument("--peer", metavar="ID=HOST:PORT=URL", help="addresses of this node, if its log has others")
     parser.add_argument(
         "--i-accept-the-loss-of-what-only-others-had",
         dest="accepted",
         action="store_true",
-        help="do it: what was acknowledged and is not in this node's log is lost",
+        help="change the data: acknowledged messages that this node's log lacks are lost",
     )
     parser.add_argument(
         "--segment-bytes", type=int, default=SEGMENT_BYTES_DEFAULT, help="the node's (default: %(default)s)"

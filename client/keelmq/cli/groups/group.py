@@ -139,7 +139,7 @@ def pause(
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:
-    """Hand out nothing to a group until it is resumed; what its consumers have they finish and commit.
+    """Hand out nothing to a group until it is resumed; its consumers finish and commit the messages that they have.
 
     Exit code 1 if the group was paused already and another reason is given: the first pause and its reason stay.
     """

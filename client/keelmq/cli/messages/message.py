@@ -122,7 +122,8 @@ def trace(
 def caused(
     message_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the message.", show_default=False)],
     topic: Annotated[
-        str | None, typer.Option(help="Topic of the message; default: all that have one.", autocompletion=topic_names)
+        str | None,
+        typer.Option(help="Topic of the message; default: all topics with such a message.", autocompletion=topic_names),
     ] = None,
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,

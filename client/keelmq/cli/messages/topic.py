@@ -54,7 +54,9 @@ RetentionBytes = Annotated[
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Lower a limit without a question, although messages may go.")]
-Type = Annotated[TopicType | None, typer.Option(help="Type of messages that it accepts. Default of a new topic: any.")]
+Type = Annotated[
+    TopicType | None, typer.Option(help="Type of messages that the topic accepts. Default of a new topic: any.")
+]
 
 
 @app.command(epilog="Example:  keelmq topic create orders --queues 8 --retention-ms 7d --retention-bytes 10G")
@@ -162,7 +164,7 @@ def purge(
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:
-    """Remove all messages that a topic, or one queue of it, has now. Consumers go on with what is sent later.
+    """Remove all messages that a topic, or one queue of it, has now. Consumers go on with later messages.
 
     Messages that wait for their time, halves of undecided transactions, retries and dead letters of groups stay.
     """

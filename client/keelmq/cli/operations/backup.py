@@ -185,7 +185,7 @@ def list_backups(
     endpoint_url: Endpoint = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the backups in a directory, the newest first, by what they say of themselves; verify reads all of one."""
+    """List the backups in a directory, the newest first, by their own descriptions; verify reads a whole backup."""
     with _errors_of(directory, as_json):
         found = place_of(directory, endpoint_url).found()
     found.sort(key=lambda each: each.get("created_ms", 0), reverse=True)

@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from keelmq.admin import Definitions, ImportStep, PlannedChange
     from keelmq.transport.connection import Connection
 
-app = typer.Typer(
-    no_args_is_help=True, help="Export and import what is set: topics, groups, settings, users without tokens."
-)
+app = typer.Typer(no_args_is_help=True, help="Export and import topics, groups, settings, and users without tokens.")
 
 EXIT_DIFFERS: Final = 3
 """Exit code of a dry run that found something to do."""
@@ -73,12 +71,12 @@ def import_file(
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:
-    """Make what the file defines: create what is missing, alter what differs. Nothing is ever deleted.
+    """Carry out the file: create missing objects, alter objects that differ. Nothing is ever deleted.
 
     Users are created without tokens; make them with keelmq auth token create. Tokens of users that exist stay.
 
-    One line per definition: + create, ~ alter, = same, ! refused. What is known to be refused is found before anything
-    is changed. Exit code 1 when something was refused.
+    One line per definition: + create, ~ alter, = same, ! refused. Refusals that can be foreseen come before anything is
+    changed. Exit code 1 when something was refused.
     """
     from keelmq.admin import decode_definitions
 
@@ -109,7 +107,7 @@ def import_file(
 async def _import(
     connection: "Connection", definitions: "Definitions", *, dry_run: bool, keep_going: bool, as_json: bool
 ) -> "list[PlannedChange]":
-    """Print and return what was done, or with `dry_run` what would be."""
+    """Print and return the changes, or with `dry_run` the changes that would be made."""
     from keelmq.admin import ClusterDefinitions
 
     cluster = ClusterDefinitions(connection)

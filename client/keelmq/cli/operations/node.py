@@ -34,7 +34,9 @@ def log_level(
     ] = None,
     logger: Annotated[
         str | None,
-        typer.Option("--logger", metavar="NAME", help="Change this logger and those below it: raft, cluster.http."),
+        typer.Option(
+            "--logger", metavar="NAME", help="Change this logger and the loggers below it: raft, cluster.http."
+        ),
     ] = None,
     node: OneNode = None,
     servers: Servers = DEFAULT_SERVERS,
@@ -79,9 +81,9 @@ def log_level(
 def drain(node_id: NodeId, servers: Servers = DEFAULT_SERVERS, as_json: AsJson = False) -> None:
     """Have other nodes lead: a leader hands over, and does not stand again while another node can lead.
 
-    The node keeps its data, votes and serves reads. Nothing is stored: its next start ends it, as undrain does.
+    The node keeps its data, votes and serves reads. Nothing is stored: its next start ends the drain, as undrain does.
 
-    Exit code 1 if it leads all the same, because no other voter could take over.
+    Exit code 1 if the node leads all the same, because no other voter could take over.
     """
     answer = _change(node_id, servers, lambda calls: calls.drain(), as_json=as_json)
     if not as_json:

@@ -228,7 +228,7 @@ def set_address(
         str | None, typer.Option("--peer", metavar="HOST:PORT", help="Address for the other nodes.")
     ] = None,
     url: Annotated[str | None, typer.Option("--url", metavar="URL", help="URL for clients.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Do not require that it already answers there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Do not require that the node already answers there.")] = False,
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:
@@ -247,7 +247,7 @@ def set_address(
 def remove_node(
     node_id: NodeId,
     force: Annotated[
-        bool, typer.Option("--force", help="Remove it even if the remaining nodes are no connected majority.")
+        bool, typer.Option("--force", help="Remove the node even if the remaining nodes are no connected majority.")
     ] = False,
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
@@ -264,7 +264,9 @@ def rebuild(
     node_id: NodeId,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Rebuild it even if the other nodes with all committed entries are no majority."),
+        typer.Option(
+            "--force", help="Rebuild the node even if the other nodes with all committed entries are no majority."
+        ),
     ] = False,
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,

@@ -124,7 +124,7 @@ def revoke(
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:
-    """Revoke a token: it is not valid any more when the command ends."""
+    """Revoke a token, which is not valid any more when the command ends."""
     run(servers, lambda it: _users(it).revoke_token(user, token_id), as_json=as_json)
     if as_json:
         print_json({"user": user, "token_id": token_id, "revoked": True})
@@ -208,8 +208,8 @@ def quota(
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:
-    """Show what users that were at work lately have left of their quotas at the leader, and their weights. What is
-    left may be negative: such a user has to wait.
+    """Show the rest of the quotas of recently active users at the leader, and their weights. The rest may be negative:
+    such a user has to wait.
     """
     from keelmq.admin.quotas import QuotaUsages
 
