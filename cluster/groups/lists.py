@@ -38,7 +38,7 @@ class AssignedQueueView(Response, kw_only=True, frozen=True):
 
 OFFSETS_PER_STEP: Final = 512
 WAITS_PER_STEP: Final = 32
-"""The row of a message is looked up for each of them."""
+"""Number of offsets in one step of the loop when waiting messages are asked for: each takes the look-up of a row."""
 
 Limit = Annotated[int, Meta(ge=1, le=LIST_MAX)]
 

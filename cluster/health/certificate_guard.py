@@ -32,7 +32,7 @@ class Kind(NamedTuple):
     """Subject of its alarms."""
     words: str
     lost: str
-    """The function that ends with the certificate, in words."""
+    """Consequence of an ended certificate, in words."""
     metric: str
 
 

@@ -59,8 +59,8 @@ async def serve_http(
     tls: HttpTls | None,
     listening: socket.socket,
 ) -> Listener:
-    """Accept connections at the socket, which belongs to the result. `make_protocol` returns the HTTP server's protocol
-    of one.
+    """Accept connections at the socket, which belongs to the result. `make_protocol` returns the protocol of the HTTP
+    server for a new connection.
     """
     if tls is not None:
         return TlsListener(connections, make_protocol, tls, listening)

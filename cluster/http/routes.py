@@ -33,7 +33,7 @@ CLUSTER_PATH: Final = "/v1/cluster"
 """Prefix of nearly all administration paths: they do not need the log, and budgets used up by clients do not block
 them."""
 AUDIT_PATH: Final = "/v1/audit"
-"""Path of this node's audit, which is the same in that."""
+"""Path of this node's audit. Its calls do not need the log either, and budgets of clients do not block them."""
 
 ALWAYS_SERVED: Final = frozenset({"/healthz", "/readyz", "/metrics"})
 """Paths that are also served on a connection in the reserve, in addition to all paths below CLUSTER_PATH, and that no
@@ -71,7 +71,8 @@ class Route(NamedTuple):
     """Headers of a successful answer, with which a client goes on."""
     takes_idempotency_key: bool = False
     is_shared: bool = False
-    """True when the answer is the same for all who may use the route: who takes one of a moment ago gets that."""
+    """True when the answer is the same for all who may use the route: requests that accept an answer made moments ago
+    share it."""
     keeps_session: bool = False
     """True when a client without an answer loses what it holds: a quota refuses such requests last."""
 

@@ -34,7 +34,8 @@ class _Made(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    """An answer that was begun at `begun_ms`, and so shows nothing older. None instead of one that is not shared."""
+    """An answer that was begun at `begun_ms`, and so shows nothing older. `made` results in None when the answer cannot
+    be shared."""
 
     begun_ms: int
     made: "asyncio.Future[_Made | None]"

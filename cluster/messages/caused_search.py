@@ -33,7 +33,7 @@ CAUSATION_TOPIC: Final = "causation_topic"
 PRODUCER_GROUP: Final = "producer_group"
 """Property: the group whose handler sent the message; a transaction names its group itself."""
 COMPRESSED: Final = b"zstd"
-"""Is in the header of an entry with a compressed block: what that holds is seen only when it is unpacked."""
+"""Bytes in the header of an entry with a compressed block, whose messages are seen only when it is unpacked."""
 LOOK_BYTES: Final = 1024 * 1024
 """Maximum bytes of the log that are looked through in one step."""
 _MAKES_MESSAGES: Final = frozenset({"HALF", "PUBLISH", "SCHEDULE"})

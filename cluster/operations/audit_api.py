@@ -39,11 +39,11 @@ class AuditQuery(Request, kw_only=True, frozen=True):
 
 
 class AuditRecordView(Response, kw_only=True, frozen=True):
-    """One call. `id` is unique at its node. `code` is that of the error, `action` that of the permission which the call
-    needs, `resource` what it was denied for, `permitted` whether it went on all the same (auth permissive);
-    `raft_index` is the last entry that it put into the log; `operator` and `reason` are what the request said of
-    itself. Each is null or false if there is none. `missing_before` is the number of records before this one that could
-    not be kept.
+    """One call. `id` is unique at its node. `code` is the code of the error, `action` the action of the permission that
+    the call needs, `resource` the resource for which it was denied; `permitted` is true when a denied call went on
+    (auth permissive); `raft_index` is the last entry that it put into the log; `operator` and `reason` are copied from
+    the request. Each is null or false if there is none. `missing_before` is the number of records before this one that
+    could not be kept.
     """
 
     id: str

@@ -31,7 +31,7 @@ class ConsumedGroup(Response, kw_only=True, frozen=True):
 
 class ClientView(Response, kw_only=True, frozen=True):
     """One connection. `principal` is null while authentication is off, and until the first request. The groups are
-    those of the requests on this connection.
+    named by the requests on this connection.
     """
 
     connection: int

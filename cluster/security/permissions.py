@@ -18,7 +18,7 @@ Kind = Literal["topic", "group", "producer-group", "cluster", "log"]
 ACTIONS: Final[tuple[Action, ...]] = get_args(Action)
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 SINGLE: Final[frozenset[Kind]] = frozenset({"cluster", "log"})
-"""Kinds of which there is one resource, whose name is the kind."""
+"""Kinds with a single resource, which is named like the kind."""
 ANY: Final = "*"
 
 RULES_MAX: Final = 256

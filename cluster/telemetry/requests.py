@@ -1,5 +1,5 @@
-"""Measures HTTP requests by route: how long they take, how many are being answered, and which errors they end with.
-Logs those that are slow, and at DEBUG every write.
+"""Measures HTTP requests by route: durations, number under way, and error codes. Logs slow requests, and at DEBUG every
+write.
 """
 
 import logging

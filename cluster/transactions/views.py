@@ -40,7 +40,7 @@ class TimelineEventView(Response, kw_only=True, frozen=True):
     reason: str | UnsetType = UNSET
     forced: bool | UnsetType = UNSET
     principal: str | UnsetType = UNSET
-    """The authenticated principal whose request it was. `operator` is what that request said of itself."""
+    """Authenticated principal of the request. `operator` is the name that the request gave, which nobody has proved."""
 
 
 class TransactionSummary(Response, kw_only=True, frozen=True):

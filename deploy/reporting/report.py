@@ -47,7 +47,7 @@ class Report:
         self._step = ""
 
     def step(self, text: str) -> None:
-        """Print what the command does from now on. The live view repeats it."""
+        """Print the step that the command begins. The live view repeats it."""
         self._step = text
         self.event(text, "step")
 

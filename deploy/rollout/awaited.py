@@ -14,15 +14,15 @@ from deploy.reporting.report import Report
 from deploy.rollout.inventory import Node
 
 SILENCE_S: Final = 3.0
-"""Longest time without a word while something is waited for."""
+"""Seconds of silence after which the report says which calls are waited for."""
 CALL_S_MIN: Final = 1.0
-"""Age from which a call is worth a word."""
+"""Seconds without an answer after which a call is named in the report."""
 AGAIN_S: Final = 15.0
-"""Time after which the same calls are worth another word."""
+"""Seconds after which the report names the same calls again."""
 TICK_S: Final = 0.25
 
 Limit = Callable[[float], str]
-"""Function that says how long a call will wait, given how long it has."""
+"""Function that says how long a call will still wait, given the seconds that it has waited."""
 
 
 class _Call:

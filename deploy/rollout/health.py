@@ -21,7 +21,7 @@ CALL_TIMEOUT_S: Final = 10.0
 """Longest administrative call; a leader that hands over takes 3 s at most."""
 POLL_S: Final = 0.1
 SAY_EVERY_S: Final = 5.0
-"""Time between two lines that say what is waited for."""
+"""Seconds between two lines about the nodes that are waited for."""
 BEHIND_ENTRIES_MAX: Final = 1_000
 """Number of entries that a follower may lack and still count as a copy of what is committed."""
 ANSWER_BYTES_MAX: Final = 4 << 20
@@ -54,7 +54,8 @@ class Probe:
     """Asks nodes over HTTP, with the token and the authorities of the inventory."""
 
     def __init__(self, inventory: Inventory, say: Callable[[str], object] = lambda _: None) -> None:
-        """Read token and authorities; `say` is told what is waited for. Raises OSError when a file cannot be read."""
+        """Read token and authorities; `say` is called with the reason for waiting. Raises OSError when a file cannot be
+        read."""
         self._inventory = inventory
         self._say = say
         cluster = inventory.cluster

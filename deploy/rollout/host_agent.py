@@ -262,7 +262,7 @@ def drain(root: Path, owner: str, drained: bool) -> dict[str, Any]:
 
 
 def version(program: str) -> dict[str, Any]:
-    """Return what the keelmqd says of its version, empty when it cannot."""
+    """Return the version that keelmqd prints, empty when it prints none."""
     import subprocess
 
     done = subprocess.run([program, "--version"], capture_output=True, text=True, env=own_environment())  # noqa: S603
@@ -339,7 +339,7 @@ ALONE = (
 )
 """Actions that change the root, and must not do so twice at a time."""
 LONG = ("put", "install_sent", "prepare")
-"""Actions that see to that themselves, and look after the run that calls."""
+"""Actions that are given the run that calls, and take the hold of the root themselves."""
 PATHS = ("root", "path", "archive")
 
 

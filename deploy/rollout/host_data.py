@@ -28,7 +28,7 @@ UNFINISHED = "unfinished"
 
 
 def restore_note(root: Path) -> dict[str, Any]:
-    """Return what was noted of a restore here, empty without one."""
+    """Return the note about a restore on this host, empty without one."""
     try:
         found: dict[str, Any] = json.loads((root / RESTORE_NOTE).read_text())
     except FileNotFoundError:
@@ -64,7 +64,7 @@ def note_restore(root: Path, owner: str, note: dict[str, Any]) -> dict[str, Any]
 
 
 def restore(root: Path, owner: str, program: str, arguments: list[str]) -> dict[str, Any]:
-    """Have keelmqd make the data of the backup that was brought, unless it has; return what it said."""
+    """Have keelmqd make the data of the backup that was brought, unless it has; return its output."""
     require_ours(root, owner)
     if is_restored(root):
         return {"said": ""}
@@ -110,7 +110,8 @@ def _is_fragment(data: Path) -> bool:
 
 
 def _free_name(root: Path) -> Path:
-    """Return the path for what is set aside. The name is taken by whatever is there, an empty directory included."""
+    """Return the path of the data that is set aside. The name is taken by whatever is there, an empty directory
+    included."""
     path, number = root / SET_ASIDE, 0
     while os.path.lexists(path):
         number += 1
@@ -123,7 +124,7 @@ def _data(root: Path) -> list[str]:
 
 
 def _offline(program: str, *arguments: str) -> str:
-    """Return what a command of keelmqd printed. Raises AgentError with its message when it fails."""
+    """Return the output of a command of keelmqd. Raises AgentError with its message when it fails."""
     import subprocess
 
     command = [program, *arguments]

@@ -220,7 +220,7 @@ class NodeVerbs(Verbs):
             return None
 
     def _left_on(self, node: Node) -> str:
-        """Return what a dead host still has, with the next step."""
+        """Return a sentence about the data that a dead host still has, with the next step."""
         keys = "the peer secret" if self._inventory.makes_secret else "its options"
         keys += ", the key of its certificate" if self._inventory.cluster.tls else ""
         return (
@@ -269,7 +269,8 @@ class NodeVerbs(Verbs):
         self._until_done(self._asking("DELETE", f"{MEMBERS}/{node.id}"))
 
     def _membership(self, node: Node) -> str | None:
-        """Return what the leader says that the node is. Raises Unsafe without a leader, which alone can change it."""
+        """Return the role of the node as the leader reports it. Raises Unsafe without a leader, which alone can change
+        it."""
         status = self._leader().status or {"nodes": []}
         return next((str(each["membership"]) for each in status["nodes"] if each["node_id"] == node.id), None)
 

@@ -96,7 +96,7 @@ def _of_network(found: Sequence[Deployed], at_once: int) -> list[str]:
 
 
 def _from_here(there: Sequence[Deployed]) -> Iterator[str]:
-    """Connect from this machine to both listeners of each node. Yield what is not reached."""
+    """Connect from this machine to both listeners of each node. Yield the addresses that are not reached."""
     asked: dict[Address, str] = {}
     for each in there:
         for key, address in _asked_from_here(each):

@@ -34,7 +34,7 @@ def config_name(config: str) -> str:
 
 
 class Deployed:
-    """One node: what runs there, and what is wanted."""
+    """One node: the program and configuration that run there, and the wanted ones."""
 
     def __init__(self, inventory: Inventory, node: Node) -> None:
         """Ask the host. Raises HostError."""

@@ -21,7 +21,8 @@ def side_by_side(
     """Return what `act` returns for each of the hosts, at most `at_once` of which are worked on at a time. `ended` is
     called after each that ended well.
 
-    One that raises keeps no other from its end. Then its error is raised, or Failed with the texts of several.
+    A host whose call raises does not stop the calls of the others. Then its error is raised, or Failed with the texts
+    of several.
     """
     errors: dict[int, Exception] = {}
     with ThreadPoolExecutor(max(1, min(at_once, len(hosts))), thread_name_prefix="host") as pool:

@@ -48,7 +48,7 @@ CONNECT_TIMEOUT_S: Final = 10
 ALIVE_INTERVAL_S: Final = 15
 """Seconds of silence after which ssh asks the host for a sign of life."""
 ALIVE_COUNT: Final = 3
-"""Number of these without an answer after which ssh gives up."""
+"""Number of unanswered requests for a sign of life after which ssh gives up."""
 BLOCK_BYTES: Final = 1 << 20
 READS: Final = ("facts", "logs", "version", "disk_defect", "reach", "listen", "hold", "digest")
 """Actions that change no node, for which a run needs no hold."""

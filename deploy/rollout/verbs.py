@@ -1,5 +1,5 @@
-"""The verbs of keelmq-deploy. Each finds out what is, prints what it will do, and does what is missing: run again after
-an interruption at any point, it ends alike.
+"""The verbs of keelmq-deploy. Each verb looks at the hosts, prints the steps that it will take, and takes the missing
+ones: run again after an interruption at any point, it ends alike.
 """
 
 import argparse

@@ -1,5 +1,5 @@
-"""The verbs for what was lost: a backup of the cluster, a new cluster of it, and a cluster of the survivor of a lost
-majority. docs/backup.md says when which one is right.
+"""The verbs that recover lost data, hosts and majorities: a backup of the cluster, a new cluster of it, and a cluster
+of the survivor of a lost majority. docs/backup.md says when which one is right.
 """
 
 import hashlib
@@ -79,7 +79,7 @@ class WaysBack(NodeVerbs):
         self._verify(str(self.file))
 
     def _verify(self, file: str) -> dict[str, Any]:
-        """Return what the backup says of itself. Raises Failed unless it is whole."""
+        """Return the description in the backup. Raises Failed unless it is whole."""
         return self._read("verify", file)
 
     def _read(self, verb: str, file: str, *more: str) -> dict[str, Any]:
@@ -102,7 +102,7 @@ class WaysBack(NodeVerbs):
         return [] if url is None else ["--endpoint-url", url]
 
     def _keelmq(self, *arguments: str, codes: Sequence[int] = (0,)) -> str:
-        """Return what the `keelmq` command printed. Raises Failed with its message for other exit codes."""
+        """Return the output of the `keelmq` command. Raises Failed with its message for other exit codes."""
         flags = ["--token-file", self._inventory.cluster.token_file] if self._inventory.cluster.token_file else []
         authority = authority_of(self._inventory)
         flags += ["--ca-file", authority] if authority else []
@@ -152,7 +152,7 @@ class WaysBack(NodeVerbs):
     def _restore_steps(
         self, nodes: list[Deployed], others: list[Deployed], backup: Backup, restore_id: str
     ) -> list[Step]:
-        """Return what is missing. `others` are no part of this restore yet."""
+        """Return the missing steps. `others` are no part of this restore yet."""
         note = {"restore_id": restore_id, "backup": backup.sha256, "finished": False}
         found: dict[str, Any] = {}
         missing = [each for each in nodes if each in others or not each.facts["is_restored"]]
@@ -374,7 +374,7 @@ def _peer(node: Node) -> str:
 
 
 def _segment_bytes(node: Node) -> list[str]:
-    """Return what the offline commands have to know of the node's options."""
+    """Return the options of the node that the offline commands need."""
     found = tomllib.loads(node.config).get("segment_bytes")
     return [] if found is None else ["--segment-bytes", str(found)]
 

@@ -50,7 +50,7 @@ class OwnCopy:
 
     @property
     def differs(self) -> bool:
-        """True when this copy is known to differ from those of a majority."""
+        """True when this copy is known to differ from the copies of a majority."""
         return self._replicas.differs
 
     @property

@@ -30,7 +30,7 @@ ASK_AGAIN_INTERVALS: Final = 2
 
 
 class Doubt(NamedTuple):
-    """Another node that is known to differ from this one."""
+    """Another node that is known to differ from this node."""
 
     node_id: int
     difference: Difference
@@ -69,7 +69,7 @@ class Replicas:
         self.difference: Difference | None = None
         """How this node differs from a majority of the voters; None while no such difference is known. Never reset."""
         self.against: tuple[int, ...] = ()
-        """The nodes that agree with each other and not with this one."""
+        """Nodes that agree with each other and not with this node."""
         self.is_suspect = False
         """True when this node differs, or when it and another node differ and it is unknown which one is wrong: this
         node may lead, but must serve nothing else.
@@ -87,7 +87,7 @@ class Replicas:
 
     @property
     def differs(self) -> bool:
-        """True when this node is known to be the one that differs."""
+        """True when this node is known to be the node that differs."""
         return self.difference is not None
 
     # --- what nodes tell each other ------------------------------------------------------------------------------
@@ -200,7 +200,8 @@ class Replicas:
             self._judge()
 
     def doubts(self) -> list[Doubt]:
-        """Return the nodes that differ from this one; empty while this node is known to be the one that differs."""
+        """Return the nodes that differ from this node; empty while this node itself is known to be the node that
+        differs."""
         if self.differs:
             return []
         found = [

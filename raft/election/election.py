@@ -61,7 +61,7 @@ class Election:
         self.waits_for: tuple[int, int] | None = None
         """Term and index of a committed entry for want of which this node does not stand; None otherwise."""
         self.stood = self.won = 0
-        """Elections for which this node has stood, and those that it has won, since its start."""
+        """Elections for which this node has stood, and elections that it has won, since its start."""
         self._won_at_s: deque[float] = deque(maxlen=RECENT_MAX)
         self._last_leader = 0, 0
         """The last term in which this process heard of a leader or led, and that leader. A term has no other."""

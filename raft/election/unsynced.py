@@ -10,7 +10,7 @@ OVERDUE_TIMEOUTS: Final = 4
 
 
 class Unsynced:
-    """Looked at in every tick; times are as exact as those. Loop-only."""
+    """Measures how long the oldest unsynced entry has waited, as exactly as ticks are close. Loop-only."""
 
     def __init__(self, log: CommitLog, election_timeout_ms: int) -> None:
         self._log = log

@@ -92,8 +92,8 @@ class Vacancy:
         return "no leader is known" if waits_for is None else f"no leader is known: {waits_for}"
 
     def waits_for(self) -> str | None:
-        """Return what an election waits for: silent voters first, then those that may not vote, then what holds this
-        node back if it is a voter. None while a leader is known, or nothing is known to be in the way.
+        """Return the obstacles to an election: silent voters first, then voters that may not vote, then the reasons
+        that hold this node back if it is a voter. None while a leader is known, or nothing is known to be in the way.
         """
         state = self._state
         if state.leader_id is not None or state.configuration.find(state.node_id) is None:

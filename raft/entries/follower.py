@@ -58,7 +58,8 @@ class Follower:
         self._heartbeat_answered_s = 0.0
 
     def on_append(self, peer: int, append: Append) -> None:
-        """Take entries, or a heartbeat, from `peer`. Raises ProtocolError for what no leader of this term can send."""
+        """Take entries, or a heartbeat, from `peer`. Raises ProtocolError for a message that no leader of this term can
+        send."""
         state, message = self._state, append.message
         if message.term < state.term:
             self._sender.send(peer, self._reply(False, 0, message.prev_index, message.prev_index))

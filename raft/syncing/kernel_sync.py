@@ -83,7 +83,7 @@ class KernelSync:
 
     @classmethod
     def proven_on(cls, file: File, *arguments: Any) -> Self:
-        """Return one that has synced `file`, whose file system therefore takes part. Blocks until it has.
+        """Return a sync that has synced `file`, which proves that its file system supports it. Blocks until it has.
 
         Raises OSError where the system or the file system allows none, and DiskError when the sync has failed.
         """

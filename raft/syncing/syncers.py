@@ -16,15 +16,15 @@ class Syncer(Protocol):
     """Syncs one file at a time."""
 
     def start(self, file: File, on_end: OnEnd) -> None:
-        """Begin to sync `file`, and call `on_end(error, took_s)` on the loop when that has ended; `error` is what
-        `fdatasync` raised, or None. The file stays open until then.
+        """Begin to sync `file`, and call `on_end(error, took_s)` on the loop when that has ended; `error` is the error
+        that `fdatasync` raised; None without one. The file stays open until then.
 
         Raises DiskError, with nothing begun.
         """
         ...
 
     def close(self) -> None:
-        """Release what the syncer has. No sync may be under way."""
+        """Release the resources of the syncer. No sync may be under way."""
         ...
 
 

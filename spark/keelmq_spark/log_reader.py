@@ -323,7 +323,7 @@ class LogReader:
     async def _ask_each(
         self, ask: Callable[[Admin], Coroutine[Any, Any, T]], removed: LogRangeRemoved, servers: Sequence[str]
     ) -> tuple[T | None, list[str], LogRangeRemoved]:
-        """Return the first answer of the servers, or those that could not be asked; and the error of the one that
+        """Return the first answer of the servers, or the servers that could not be asked; and the error of the one that
         reaches furthest back.
         """
         silent: list[str] = []

@@ -54,7 +54,7 @@ class Selection:
         return self.topics == () or self.types == ()
 
     def narrowed(self, filters: Iterable[Filter], *, has_types: bool) -> Self:
-        """Return the selection of what also satisfies those of the filters that are understood."""
+        """Return the selection of rows that also satisfy the understood filters."""
         found = self
         for each in filters:
             values = _values_of(each)

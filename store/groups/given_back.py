@@ -61,7 +61,7 @@ class GivenBackMarks:
             self._counts.add((group_id, topic_id, queue), 1)
 
     def forget(self, group_id: int, topic_id: int, queue: int, before: int | None = None) -> None:
-        """Remove the marks of the queue, or only those of the messages before an offset. Marks of replayed dead letters
+        """Remove the marks of the queue, or only the marks of messages before an offset. Marks of replayed dead letters
         stay.
         """
         place = (group_id, topic_id, queue)
@@ -88,7 +88,7 @@ class GivenBackMarks:
             self._index.delete(key)
 
     def forget_group(self, group_id: int) -> None:
-        """Remove all marks of the group, including those of replayed dead letters."""
+        """Remove all marks of the group, including the marks of replayed dead letters."""
         prefix = keys.given_back_by(group_id)
         self._index.delete_range(prefix, keys.after(prefix))
         self._counts.remove_group(group_id)

@@ -97,8 +97,8 @@ class Leases:
         self._note_held(key, lease, lease.held, ())
 
     def revoke(self, group_id: int, topic_id: int | None = None, queues: Container[int] | None = None) -> None:
-        """End all leases of the group, or only those of one topic or some of its queues: their handles end, and no
-        message comes again. Looks at each lease of the group.
+        """End all leases of the group, or only the leases of one topic or of some of its queues: their handles end, and
+        no message comes again. Looks at each lease of the group.
         """
         for key, lease in list(self.of_group(group_id)):
             if topic_id in (None, lease.topic_id) and (queues is None or lease.queue in queues):

@@ -84,8 +84,8 @@ class Pops:
         """Number of leases that the entry being applied has made so far."""
 
     def pop(self, command: Pop, at: At) -> Popped:
-        """Hand messages out: one lease for those of each queue, and the group's offset moves past them. None is handed
-        out for a paused group. Refused (`too_many_held`), and as Groups.pop does.
+        """Hand messages out: one lease for the messages of each queue, and the group's offset moves past them. None is
+        handed out for a paused group. Refused (`too_many_held`), and as Groups.pop does.
         """
         topic = self._checked_topic(command)
         room = POP_HELD_MAX - self._groups.held(command.group)

@@ -44,14 +44,15 @@ OUTDATED_FORMATS: Final = (b"1",)
 """Formats of earlier versions that did not count references to the log: such an index is rebuilt from the log."""
 
 FLUSH_FILES_MAX: Final = 20
-"""Number of files at level 0 from which on no flush is begun: compactions do not keep up, and RocksDB would make who
-asks for a flush wait for them, one file before it stops writes. Full buffers are still brought to disk."""
+"""Number of files at level 0 from which on no flush is begun: compactions do not keep up, and RocksDB would have a
+flush wait for them, one file before it stops writes. Full buffers are still brought to disk."""
 WOULD_WAIT: Final = "Result incomplete"
 """Begin of rocksdict's message when RocksDB refuses a write for which it would have waited."""
 DAMAGED: Final = "Corruption"
-"""Begin of the message when a block has another checksum."""
+"""Begin of rocksdict's message when the checksum of a block does not match."""
 FULL_BUFFER_BYTES: Final = WRITE_BUFFER_BYTES * 3 // 4
-"""RocksDB puts a buffer aside at the first write after it was about full: not below this size."""
+"""Size below which RocksDB does not replace a write buffer; it does so at the first write after the buffer is nearly
+full."""
 FLUSH_DESCRIPTORS: Final = 4
 """File descriptors that have to be free before a flush: for its file, and for the compaction that may follow."""
 ASKED_AGAIN_BYTES: Final = 256 * 1024

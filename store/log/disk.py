@@ -76,7 +76,7 @@ class BackgroundSync(Protocol):
     """Becomes readable when the sync under way has ended."""
 
     def start(self, file: File) -> None:
-        """Begin what `fdatasync` of the file does, for everything written before the call. The file stays open until
+        """Begin to sync the file as `fdatasync` does, for everything written before the call. The file stays open until
         `finish`.
 
         Raises `DiskError`, with nothing begun.
@@ -84,7 +84,7 @@ class BackgroundSync(Protocol):
         ...
 
     def finish(self) -> DiskError | None:
-        """Return how the sync that has ended ended: None, or what `fdatasync` would have raised."""
+        """Return how the sync that has ended ended: Error that `fdatasync` would have raised; None without an error."""
         ...
 
     def close(self) -> None: ...

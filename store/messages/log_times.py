@@ -43,7 +43,7 @@ class LogTimes:
         return self._times_ms[place] if place >= 0 else None
 
     def forget_before(self, position: int) -> None:
-        """Forget what was noted before `position`, apart from the last: nothing is stored there any more."""
+        """Forget the notes before `position`, except the last one: nothing is stored there any more."""
         count = min(bisect_right(self._positions, position) - 1, LOG_TIMES_FORGOTTEN_MAX)
         if count > 0:
             self._index.delete_all([retention_keys.log_time(each) for each in self._positions[:count]])

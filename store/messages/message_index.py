@@ -135,7 +135,7 @@ class MessageIndex:
     def add_ids(
         self, topic_id: int, batch_id: str, message_ids: Sequence[str | None], skip: Iterable[int] = ()
     ) -> Steps[None]:
-        """Note the explicit ids of an accepted batch, except those of the ordinals in `skip`, which are known."""
+        """Note the explicit ids of an accepted batch, except the ids at the ordinals in `skip`, which are known."""
         skipped = frozenset(skip)
         added = [(i, each) for i, each in enumerate(message_ids) if each is not None and i not in skipped]
         for number, portion in enumerate(portions(added)):
@@ -146,7 +146,7 @@ class MessageIndex:
     def add_keys(
         self, topic_id: int, queue: int, offset: int, hashes: Sequence[bytes], skip: Iterable[int], stored_at_ms: int
     ) -> None:
-        """Note the keys of a batch that became visible, except those of the ordinals in `skip`, which did not."""
+        """Note the keys of a batch that became visible, except the keys at the ordinals in `skip`, which did not."""
         skipped = frozenset(skip)
         became_visible = [joined for ordinal, joined in enumerate(hashes) if ordinal not in skipped]
         self._index.put_all(

@@ -81,7 +81,7 @@ class Placement:
         self._outcomes = outcomes
 
     def check(self, headers: Sequence[BatchHeader], *, transactional: bool, clock_ms: int) -> list[CheckedBatch]:
-        """Look up every batch and refuse those that cannot be appended; changes nothing."""
+        """Look up every batch and refuse batches that cannot be appended; changes nothing."""
         if not headers:
             raise Refused(INVALID_REQUEST, "there is no batch in the request")
         checked: list[CheckedBatch] = []

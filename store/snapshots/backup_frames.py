@@ -130,7 +130,7 @@ class BackupReader:
         self.end: End | None = None
 
     def frames(self) -> Iterator[Frame]:
-        """Yield the frames of the state and then those of the log; `end` is known afterwards."""
+        """Yield the frames of the state, then the frames of the log; `end` is known afterwards."""
         kind = STATE
         while True:
             digest = self._digest.hexdigest()

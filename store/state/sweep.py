@@ -39,7 +39,7 @@ class Sweep:
         }
 
     def step(self, limit: int, at: At) -> None:
-        """Look at the next `limit` keys and remove those that refer to nothing any more."""
+        """Look at the next `limit` keys and remove keys that refer to nothing any more."""
         left = limit
         begin = self._index.get(keys.SWEEP_CURSOR) or _BEGIN
         gone: list[bytes] = []

@@ -27,10 +27,9 @@ class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
 class AuditRecord(View, frozen=True, kw_only=True):
     """A call that changes or administers something, or one that was denied. `id` is unique at its node; `principal` is
     `anonymous` without valid credentials; `outcome` is one of OUTCOMES, or one that only a newer broker knows; `action`
-    is that of the permission that the call needs, `resource` what it was denied for, and `permitted` says that a denied
-    call went on (auth permissive). `raft_index` is the last entry that it put into the log; `operator` and `reason`
-    are what the request said of itself. `missing_before` records
-    before this one could not be kept.
+    is the action of the permission that the call needs, `resource` the resource for which it was denied; `permitted` is
+    true when a denied call went on (auth permissive). `raft_index` is the last entry that it put into the log;
+    `operator` and `reason` are copied from the request. `missing_before` records before this one could not be kept.
     """
 
     id: str

@@ -37,8 +37,8 @@ class ConnectedClient(View, frozen=True, kw_only=True):
 
 
 class LogLevel(View, frozen=True, kw_only=True):
-    """The lowest severity that a node logs, the one of its configuration, and those of loggers with one of their own.
-    Changes end with the process of the node, and with its next SIGHUP.
+    """Lowest severity that a node logs, lowest severity by its configuration, and levels of the loggers that have their
+    own. Changes end with the process of the node, and with its next SIGHUP.
     """
 
     node_id: int

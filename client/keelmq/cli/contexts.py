@@ -95,7 +95,7 @@ FLAGS: Final[ContextVar[Flags]] = ContextVar("FLAGS", default=Flags())  # noqa: 
 
 
 def chosen(servers_flag: bool) -> Context | None:
-    """Return the context that a command uses, or None: the one that --context names; otherwise the one of
+    """Return the context that a command uses, or None: the context that --context names; otherwise the context of
     KEELMQ_CONTEXT, unless `servers_flag` says where the cluster is; otherwise the current one, unless a variable says
     so. So a token is shown to typed servers only together with a typed context. Raises NotFound and InvalidRequest.
     """

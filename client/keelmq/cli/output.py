@@ -111,8 +111,8 @@ def connection_to(servers: str, call_timeout_ms: int, *, node: str | None = None
 
 
 def servers_of(servers: str) -> str:
-    """Return the URLs that a command uses: those of --servers if it was typed, otherwise those of the context that is
-    chosen, if any. Raises NotFound and InvalidRequest.
+    """Return the URLs that a command uses: the servers of --servers if it was typed, otherwise the servers of the
+    chosen context, if any. Raises NotFound and InvalidRequest.
     """
     typed = SERVERS_TYPED.get()
     context = contexts.chosen(typed)

@@ -1,4 +1,5 @@
-"""The nodes of a cluster as far as this client knows them: those that it was given, and those that nodes have named."""
+"""The nodes of a cluster as far as this client knows them: nodes that it was given, and nodes that other nodes have
+named."""
 
 from collections.abc import Sequence
 from typing import Final

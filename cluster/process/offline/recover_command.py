@@ -53,7 +53,8 @@ UID_BYTES: Final = 16
 
 
 def recover_command(data_dir: str, peer: str | None, *, accepted: bool, segment_bytes: int) -> int:
-    """Print what the node knows; if the loss is `accepted`, make it the only voter. Return the exit code.
+    """Print the state of the node's log and the possible losses; if the loss is `accepted`, make it the only voter.
+    Return the exit code.
 
     Raises StartupError, which says what to do; nothing of the node's data was changed then, or the command has to be
     run again, and no node starts meanwhile.
@@ -135,7 +136,7 @@ class Survivor:
         return alone and self._hard_state.voter and read_unfinished(self._directory.path) is None
 
     def tell(self) -> None:
-        """Print what this node knows, and what may be lost."""
+        """Print the state of this node's log and the possible losses."""
         log, marks = self._log, self._watermarks
         voters = ", ".join(map(str, sorted(self._former.voters))) or "unknown"
         lines = [

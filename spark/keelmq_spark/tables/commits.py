@@ -83,8 +83,8 @@ class Commits:
         return name
 
     def add(self, commit: Commit, before: Commit | None) -> None:
-        """Commit, and remove what no job needs any more: records before the last KEPT ones, states other than those of
-        this commit and of `before`, the one before it, and files left by a kill.
+        """Commit, and remove files that no job needs any more: records before the last KEPT records, states except of
+        this commit and of the preceding commit `before`, and files left by a killed job.
 
         Raises TablesInUse when another job has committed this number.
         """

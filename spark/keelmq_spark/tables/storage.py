@@ -60,7 +60,7 @@ class Storage(Protocol):
         """Return a directory of this machine for the checkpoints of Spark."""
 
     def uri(self, folder: str) -> str:
-        """Return what the package deltalake calls the folder. Raises TablesError for a place that it cannot reach."""
+        """Return the name of the folder for the package deltalake. Raises TablesError for an unreachable place."""
 
     def delta_options(self) -> dict[str, str] | None:
         """Return what the package deltalake needs to reach the place, with credentials that are valid now; None for a

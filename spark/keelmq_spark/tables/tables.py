@@ -21,10 +21,10 @@ class Table(Protocol):
 
     @property
     def version(self) -> int | None:
-        """Version that a commit names; None where the files' names say what is committed."""
+        """Version that a commit names; None where the names of the files say which of them are committed."""
 
     def recover(self) -> None:
-        """Undo what was written and not committed."""
+        """Remove uncommitted files."""
 
     def write(self, rows: Any, raft_index: int, open_rows: Any = None) -> None:
         """Add `rows`, the last of them of the entry `raft_index`, and replace the open rows if `open_rows` is given.
