@@ -1,11 +1,14 @@
 """The state of one Raft node that all of its parts go by.
 
-Each field has one owner, the only part that changes it:
+Each field has one owner, the only part that changes it; `log` has one for each kind of change:
 
 * role, term, vote, leader, election deadline, commit index and applied index: `library`, the translator to PySyncObj,
   which writes terms and votes through `journal`;
-* `log`: LogWriter appends and cuts (raft/entries/log_writer.py); a new leader's no-op comes from the library, by
-  `journal`;
+* `log`, its records: LogWriter appends and cuts (raft/entries/log_writer.py); a new leader's no-op comes from the
+  library, by `journal`; RetentionService removes segments from the front (cluster/background/retention_service.py);
+* `log`, its synced end: LogSync (raft/syncing/log_sync.py);
+* `log`, its chain, which follows the records by itself: SafeRaft begins one as a leader whose log has none
+  (raft/handlers.py), Follower takes its beginning over from the leader (raft/replication/chain_check.py);
 * `membership`: LogWriter, when a configuration enters or leaves the log; SafeRaft, when one is committed;
 * `knowledge` and `distrust`: themselves, by what the parts tell them.
 

@@ -39,8 +39,7 @@ class OwnCopy:
         `differs` is the file in which a difference is, or will be, noted.
         """
         self._differs = differs
-        self._replicas.history = history
-        self._replicas.difference = None if differs is None else differs.difference
+        self._replicas.compare(history, None if differs is None else differs.difference)
         return self._replicas
 
     @property

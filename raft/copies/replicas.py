@@ -85,6 +85,11 @@ class Replicas:
         self._send = send
         self._peers: dict[int, _Peer] = {}
 
+    def compare(self, history: StateHistory, difference: Difference | None) -> None:
+        """Compare by the state that `history` describes from now on; `difference` was noted before a restart."""
+        self.history = history
+        self.difference = difference
+
     @property
     def differs(self) -> bool:
         """True when this node is known to be the node that differs."""

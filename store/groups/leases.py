@@ -9,16 +9,20 @@
 The held messages of each queue are also known in memory: asking for a lag, or joining, must not scan the index.
 """
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
+from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
 import msgspec
 
-from store.groups.held_offsets import HeldOffsets
 from store.index import keys
 from store.index.index import Index
 
 _NEVER: Final = keys.after(keys.LEASE_DUE)
+_STALE_MAX: Final = 64
+"""The heap of `_HeldOffsets` may hold this many offsets more than twice the handed-out ones before it is made anew from
+those alone.
+"""
 
 
 class LeaseKey(NamedTuple):
@@ -54,11 +58,40 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Lease).decode
 
 
+class _HeldOffsets:
+    """The handed-out offsets of one queue, in memory: their number, and the lowest one without a visit to all of them.
+    The leases in the index are their source.
+    """
+
+    def __init__(self) -> None:
+        self._out: set[int] = set()
+        self._heap: list[int] = []
+        """All offsets that are handed out, and some that were."""
+
+    def __len__(self) -> int:
+        return len(self._out)
+
+    def change(self, before: Iterable[int], after: Iterable[int]) -> None:
+        """Replace the handed-out offsets `before` by `after`."""
+        self._out.difference_update(before)
+        self._out.update(after)
+        for offset in set(after).difference(before):
+            heappush(self._heap, offset)
+        if len(self._heap) > 2 * len(self._out) + _STALE_MAX:
+            self._heap = list(self._out)
+            heapify(self._heap)
+
+    def first(self) -> int | None:
+        while self._heap and self._heap[0] not in self._out:
+            heappop(self._heap)
+        return self._heap[0] if self._heap else None
+
+
 class Leases:
     def __init__(self, index: Index) -> None:
         """Load the held offsets: the number of leases is bounded by the number of messages that groups may hold."""
         self._index = index
-        self._held: dict[HeldQueue, HeldOffsets] = {}
+        self._held: dict[HeldQueue, _HeldOffsets] = {}
         self._holding: dict[int, dict[int, int]] = {}
         """Number of queues with held messages, by topic id and group id."""
         self._of_group: dict[int, int] = {}
@@ -176,7 +209,7 @@ class Leases:
         place = HeldQueue(key.group_id, lease.topic_id, lease.queue)
         held = self._held.get(place)
         if held is None:
-            held = self._held[place] = HeldOffsets()
+            held = self._held[place] = _HeldOffsets()
             self._note_holding(place, 1)
         held.change(before, after)
         if not held:

@@ -1,4 +1,6 @@
-"""Checks of a group's settings, and of the notes of who changed a group."""
+"""Bounds of the values that an operator gives with a change of a group: its settings, and the note of who does it and
+why. They stand beside the commands that have them, so that all of these refuse alike.
+"""
 
 from store.commands.groups import PutGroup
 from store.errors import INVALID_REQUEST, Refused
