@@ -40,7 +40,7 @@ error of any class has `outcome_unknown` set when an earlier try of its call may
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 RETRY_AFTER_MS_MAX: Final = 86_400_000
 """Longest time that an answer can ask a client to wait; every call ends by its own deadline anyway."""
@@ -59,12 +59,12 @@ class KeelMQError(Exception):
     """Class default; set to True on an instance whose call had an earlier try that may have taken effect."""
     request_id: str | None = None
 
-    def __init__(self, code: str, detail: str, *, status: int = 0, extra: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, code: str, detail: str, *, status: int = 0, extra: Mapping[str, object] | None = None) -> None:
         super().__init__(f"{code}: {detail}")
         self.code = code
         self.detail = detail
         self.status = status
-        self.extra: dict[str, Any] = dict(extra or {})
+        self.extra: dict[str, object] = dict(extra or {})
 
 
 class InvalidRequest(KeelMQError): ...
@@ -227,7 +227,8 @@ class MessagesExpired(KeelMQError):
     @property
     def skipped(self) -> int:
         """Number of skipped offsets."""
-        return int(self.extra["skipped"])
+        value = self.extra.get("skipped")
+        return value if isinstance(value, int) else 0
 
 
 class QueueLost(KeelMQError): ...
@@ -339,7 +340,7 @@ ERRORS_BY_CODE: Mapping[str, type[KeelMQError]] = {
 _PROBLEM_MEMBERS = frozenset({"type", "title", "status", "code", "detail"})
 
 
-def error_from_problem(status: int, problem: Mapping[str, Any]) -> KeelMQError:
+def error_from_problem(status: int, problem: Mapping[str, object]) -> KeelMQError:
     """Return the error for a response with `status` and a decoded problem+json body, which may be empty or foreign."""
     code = str(problem.get("code") or f"http_{status}")
     detail = str(problem.get("detail") or problem.get("title") or f"the broker answered HTTP {status}")

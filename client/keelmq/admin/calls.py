@@ -43,7 +43,7 @@ class AdminCalls:
             page = await self.document("GET", f"{path}?{given}" if given else path, **options)
             found += views_of(kind, page, name)
             following = page.get("next")
-            if following is None:
+            if not isinstance(following, str | int):
                 return found
             asked["after"] = following
 

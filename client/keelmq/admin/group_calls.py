@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Literal
 
+import msgspec
+
 from keelmq.admin.calls import AdminCalls, group_path, query_of
 from keelmq.admin.groups import (
     CommittedOffsets,
@@ -40,9 +42,9 @@ class GroupCalls:
         lists: tuple[tuple[str, type[View]], ...] = (("members", GroupMember), ("offsets", GroupOffset))
         for name, kind in lists:
             following = found.pop(f"{name}_next", None)
-            if following is not None:
+            if isinstance(following, str):
                 rest = await self._calls.pages(kind, f"{path}/{name}", name, {"limit": LIST_MAX, "after": following})
-                found[name] = [*found[name], *(each.document for each in rest)]
+                found[name] = [*msgspec.convert(found[name], list), *(each.document for each in rest)]
         return view_of(GroupDetail, found)
 
     async def put_group(

@@ -1,12 +1,12 @@
 """The base of all answers of `Admin`, and the conversion of JSON documents to them."""
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from keelmq.errors import Corrupt
 
-Json = dict[str, Any]
+Json = dict[str, object]
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -33,7 +33,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 V = TypeVar("V", bound=View)
 
 
-def view_of(kind: type[V], document: Any) -> V:
+def view_of(kind: type[V], document: object) -> V:
     """Convert the JSON object of an answer to `kind`, which keeps it as its document.
 
     Raises Corrupt (`invalid_response`) when the object does not follow the contract.

@@ -1,16 +1,19 @@
 """The structs that `Admin` returns: fields of newer and older brokers, pages, and answers that break the contract."""
 
+import inspect
 import json
-from collections.abc import Awaitable, Callable
-from typing import Any
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
+import keelmq.admin
 from keelmq import Admin, Connection
 from keelmq.admin import GroupSettings, NodeCalls, ProducerGroups, QueueInfo, Rule, TopicInfo, Users
 from keelmq.consuming.pop_calls import PopCalls
 from keelmq.consuming.selection import Selection
-from keelmq.errors import Corrupt, InvalidRequest, UnknownOutcome
+from keelmq.errors import Corrupt, InvalidRequest, KeelMQError, UnknownOutcome
 from keelmq.transport.http1 import ExchangeFailed, HttpResponse
 from tests.unit.client.scripted import Request, ScriptedTransport, json_answer, problem
 
@@ -206,3 +209,36 @@ async def test_an_answer_that_does_not_follow_the_contract_is_corrupt(answer: di
         await admin_of({"topics": [answer]}).topics()
     with pytest.raises(Corrupt, match="invalid_response"):
         await admin_of({"topics": None}).topics()
+
+
+def _annotations(public: object) -> Iterator[tuple[str, object]]:
+    """Yield the types of the fields of a class, of the parameters and results of its methods, or of a function; as
+    texts where a module imports them for type checkers alone.
+    """
+    if not inspect.isclass(public):
+        yield from (_hints_of(public) if inspect.isfunction(public) else {"type": public}).items()
+        return
+    yield from get_type_hints(public).items()
+    for name, member in inspect.getmembers(public):
+        called = member.fget if isinstance(member, property) else member
+        if inspect.isfunction(called) and not name.startswith("_") and called.__module__.startswith("keelmq."):
+            yield from ((f"{name}, {each}", hint) for each, hint in _hints_of(called).items())
+
+
+def _hints_of(function: Callable[..., object]) -> dict[str, object]:
+    try:
+        return get_type_hints(function)
+    except NameError:
+        return inspect.get_annotations(function)
+
+
+def _has_any(hint: object) -> bool:
+    if isinstance(hint, str):
+        return re.search(r"\bAny\b", hint) is not None
+    return hint is Any or any(map(_has_any, get_args(hint)))
+
+
+@pytest.mark.parametrize("public", [KeelMQError, *(getattr(keelmq.admin, name) for name in keelmq.admin.__all__)])
+def test_no_public_name_of_admin_is_typed_any(public: object) -> None:
+    """Found in review: the documents of answers, the values of options and further members of errors were."""
+    assert [each for each, hint in _annotations(public) if _has_any(hint)] == []

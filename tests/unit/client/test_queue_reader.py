@@ -81,7 +81,7 @@ async def test_what_expired_is_skipped_and_told() -> None:
     async def handle(messages: Sequence[ReceivedMessage]) -> None:
         raise AssertionError("there is nothing to handle")
 
-    told: list[tuple[str, str, int, int]] = []
+    told: list[tuple[str, object, object, int]] = []
 
     def on_fault(error: object, messages: Sequence[ReceivedMessage]) -> None:
         assert isinstance(error, MessagesExpired)
