@@ -1,9 +1,10 @@
-"""`make dist`: packages and SBOMs have identical bytes each time, and the installed wheel of the SDK works."""
+"""`make dist`: packages and SBOMs have identical bytes each time, and the installed wheels of SDK and Spark work."""
 
 import hashlib
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import sysconfig
@@ -14,6 +15,7 @@ from typing import Any, Final
 
 import pytest
 
+from deploy.dist import commit_time_s, copy_tracked
 from deploy.lock_files import path_of, read
 from deploy.reporting.result import result_of
 from deploy.sbom import LOCKS
@@ -39,14 +41,20 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.fixture(scope="module")
-def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make an environment that has the SDK's wheel alone, without the packages that the SDK depends on."""
-    environment = tmp_path_factory.mktemp("installed")
+def install(environment: Path, *wheels: Path) -> None:
+    """Make an environment that has these wheels alone, without the packages that they depend on."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
     pip = [sys.executable, "-m", "pip", "--python", str(environment / "bin" / "python"), "install", "--quiet"]
-    subprocess.run([*pip, "--no-deps", "--no-index", str(wheel_of(built, "keelmq"))], check=True)
-    return environment
+    subprocess.run([*pip, "--no-deps", "--no-index", *map(str, wheels)], check=True)
+
+
+def lend_dependencies(environment: Path) -> Path:
+    """Let the environment see the packages of this one, and return the directory of its own. Path files of this
+    environment, which lead to the source tree, are not read.
+    """
+    (site,) = environment.glob("lib/python*/site-packages")
+    (site / "dependencies.pth").write_text("\n".join({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}))
+    return site
 
 
 def wheel_of(directory: Path, package: str) -> Path:
@@ -135,17 +143,47 @@ def test_the_sbom_tells_what_only_extras_install_from_the_rest(built: Path) -> N
     assert ("keelmq", VERSION) in {(each["name"], each["version"]) for each in spark["components"]}
 
 
-def test_the_command_of_the_wheel_asks_for_the_extra_and_runs_with_it(installed: Path) -> None:
+def test_the_command_of_the_wheel_asks_for_the_extra_and_runs_with_it(built: Path, tmp_path: Path) -> None:
+    installed = tmp_path / "installed"
+    install(installed, wheel_of(built, "keelmq"))
     alone = run(installed, "keelmq", "--version")
     assert (alone.returncode, alone.stdout) == (1, "")
     assert "pip install './client[cli]'" in alone.stderr
 
-    (site,) = installed.glob("lib/python*/site-packages")
-    # The dependencies come from this environment. Its own path files, which lead to the source tree, are not read.
-    (site / "dependencies.pth").write_text("\n".join({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}))
+    site = lend_dependencies(installed)
     imported = run(installed, "python", "-c", "import keelmq; print(keelmq.Producer and keelmq.__file__)")
     assert imported.stdout.strip() == str(site / "keelmq" / "__init__.py"), imported.stderr
     shown = run(installed, "keelmq", "--version")
     told = rf"keelmq {re.escape(VERSION)}, commit [0-9a-f]{{12}}(\+changes)?\n"
     assert shown.returncode == 0, shown.stderr
     assert re.fullmatch(told, shown.stdout), shown.stdout
+
+
+def test_the_wheel_of_the_spark_package_runs_beside_that_of_the_sdk(built: Path, tmp_path: Path) -> None:
+    installed = tmp_path / "installed"
+    install(installed, wheel_of(built, "keelmq"), wheel_of(built, "keelmq_spark"))
+    site = lend_dependencies(installed)
+    imported = run(installed, "python", "-c", "import keelmq_spark; print(keelmq_spark.__file__)")
+    assert imported.stdout.strip() == str(site / "keelmq_spark" / "__init__.py"), imported.stderr
+    shown = run(installed, "keelmq-lineage", "--help")
+    assert (shown.returncode, "story" in shown.stdout) == (0, True), shown.stderr
+
+
+def test_the_install_command_of_the_readme_installs_broker_and_sdk(tmp_path: Path) -> None:
+    """Packages that both need are left out, so that no package index is asked."""
+    BUILDING.require()
+    told = re.search(r"bin/pip install (.+?)  ", (REPOSITORY / "README.md").read_text())
+    assert told is not None
+    tree, installed = tmp_path / "tree", tmp_path / "installed"
+    copy_tracked(tree, commit_time_s())
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(installed)]
+    pip += ["--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*pip, *shlex.split(told[1])], cwd=tree, check=True)
+    variables = os.environ | {"PYTHONPATH": str(installed)}
+    for program in ("keelmqd", "keelmq"):
+        command = [sys.executable, str(installed / "bin" / program), "--version"]
+        shown = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
+        assert (shown.returncode, VERSION in shown.stdout) == (0, True), shown.stderr
+    where = "import cluster, keelmq; print(cluster.__file__, keelmq.__file__)"
+    found = subprocess.run([sys.executable, "-c", where], cwd=tmp_path, env=variables, capture_output=True, text=True)
+    assert all(each.startswith(str(installed)) for each in found.stdout.split()), found

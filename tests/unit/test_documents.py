@@ -173,6 +173,17 @@ def test_a_walk_that_leads_astray_is_told(text: str, unknown: list[str]) -> None
     assert _unknown(text) == unknown
 
 
+# --- the tree in the README -----------------------------------------------------------------------------------------
+
+README: Final = ROOT / "README.md"
+
+
+def test_the_readme_names_every_folder_of_tests() -> None:
+    row = next(line for line in README.read_text().splitlines() if line.startswith("| [tests/](tests) |"))
+    folders = {path.parent.name for path in (ROOT / "tests").glob("*/__init__.py")}
+    assert sorted(folders - set(re.findall(r"`(\w+)`", row))) == []
+
+
 # --- threads ---------------------------------------------------------------------------------------------------------
 
 LOCKS: Final = {"Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore"}
