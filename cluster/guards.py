@@ -52,7 +52,7 @@ class Guards:
             guard.start()
 
     async def stop(self) -> None:
-        """Stop all but those that watch the loop while the node leaves."""
+        """Stop all guards but the watches of the loop while the node leaves."""
         for guard in reversed(self._files):
             await guard.stop()
         await self.scrubber.stop()

@@ -147,7 +147,7 @@ class Metrics:
 
 
 class _HotMetrics(Collector):
-    """Makes metrics of what hot paths count."""
+    """Makes metrics of the counters of hot paths."""
 
     def __init__(self) -> None:
         self._counts: list[tuple[str, str, Count]] = []

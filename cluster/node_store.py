@@ -120,8 +120,8 @@ def begin_in_thread(work: Callable[[], None]) -> Callable[[], None]:
 
 
 def _background_sync(config: NodeConfig, metrics: Metrics, disk: Disk, log: CommitLog) -> BackgroundSync | None:
-    """Return what syncs the log in the background, proven on a file of the log; None if a thread does. Raises DiskError
-    when that sync fails.
+    """Return the object that syncs the log in the background, proven on a file of the log; None if a thread does.
+    Raises DiskError when that sync fails.
     """
     if config.log_sync == "thread":
         logger.info("the log is synced by a thread, as log_sync says")

@@ -71,9 +71,7 @@ FEATURE_LEVEL_MIN: Final = 1
 
 
 class UnknownFeatureLevel(Exception):
-    """The level of a log, or of a cluster, is one that this build does not work at. The message names the version to
-    start.
-    """
+    """Level of a log or a cluster at which this build does not work. The message names the version to start."""
 
 
 class LevelOf(NamedTuple):

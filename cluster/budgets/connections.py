@@ -94,7 +94,7 @@ class Connections:
         """
         self._heard = ConnectionPool[Connection](ClientBudget(HEARD_MAX, 100))
         self._heard_before: list[Connection] = []
-        """Those that were heard at the last look."""
+        """Connections that were heard from at the last look."""
         self._is_hearing = False
         self._crowded: dict[str, int] = {}
         """Number of new connections without room in the present second, by address."""
@@ -193,7 +193,7 @@ class Connections:
         self._heard.add(connection)
 
     def may_probe(self, connection: "Connection", first: bytes) -> bool:
-        """Stop hearing the connection. Return whether to answer what it has sent first."""
+        """Stop hearing the connection. Return whether to answer the `first` bytes that it has sent."""
         self._heard.remove(connection)
         address = connection.address
         probes = self._probes[address] = self._probes.get(address, 0) + first.startswith(PROBES)

@@ -23,7 +23,7 @@ from cluster.process.config import NodeConfig
 from cluster.process.quota_file import ADMINISTRATOR
 
 PRINCIPAL_SHARE_PERCENT: Final = 75
-"""Share of one principal of what the others leave."""
+"""Share that one principal may have of the room that the others leave."""
 ADMINISTRATION_BYTES: Final = 1024 * 1024
 """Bytes of request bodies that are reserved for administration, in addition to the bytes of other requests."""
 
@@ -73,7 +73,7 @@ class Holdings:
         self._quotas = quotas
 
     def held_by(self, holder: str, quota: HeldQuota) -> int:
-        """Return what a holder has of all that counts for the quota."""
+        """Return the amounts of a holder that count for the quota."""
         return sum(budget.held_by(holder) for held, budget in self._budgets.items() if _QUOTAS[held] == quota)
 
     def require_room(

@@ -24,7 +24,7 @@ class TokenBucket:
         self._token_s = 1 / rate
         self._full_s = float("-inf")
         self._last_s = 0.0
-        """Seconds that filling in again what was taken last takes."""
+        """Seconds in which the bucket fills by the amount that was taken last."""
         self._turn_s = float("-inf")
         """Time at which whoever was refused last may come again."""
 

@@ -235,7 +235,7 @@ class AuditTrail:
     # --- end and metrics ---------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Write what waits, close the files, and keep nothing more. A disk that hangs is not waited for."""
+        """Write the waiting records, close the files, and keep no more of them. A disk that hangs is not waited for."""
         streams, self._streams = list(self._streams.values()), {}
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOP_S_MAX):
@@ -247,7 +247,7 @@ class AuditTrail:
         self._pool.stop()
 
     def counters(self) -> Iterator[Metric]:
-        """Yield the number of records that were written, and of those that were not."""
+        """Yield the numbers of written and of lost records."""
         written = CounterMetricFamily("keelmq_audit_records", "Records written to the audit's files", labels=["stream"])
         for name, count in self._written.items():
             written.add_metric([name], count)

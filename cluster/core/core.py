@@ -125,7 +125,7 @@ class Core:
         self.rebalance_turns = Turns(REBALANCED_AT_ONCE)
         self.response_budget = ByteBudget(RESPONSE_BYTES_MAX, share_percent, "responses wait to be read by clients")
         self.log_pins = LogPins()
-        """What backups under way need of the log."""
+        """Entries that backups under way need of the log."""
         self.loop_delay_s = 0.0
         """Seconds by which the event loop was late for its last beat; the loop watch sets it."""
         self._on_fatal = on_fatal

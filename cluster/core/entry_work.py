@@ -40,7 +40,7 @@ def _of_deletion(command: DeleteTopic, state: StateMachine) -> int:
 
 
 def _of_queues(topic: str, queues: int, state: StateMachine) -> int:
-    """Return what it costs to add queues to the readers of the topic, or to take them away."""
+    """Return the cost of giving queues of the topic to its readers, or of taking them away."""
     if queues <= 0:
         return 0
     rebalanced = state.rebalanced_with(topic) // REBALANCED_PER_ROW

@@ -47,7 +47,7 @@ class LagsQuery(Request, kw_only=True, frozen=True):
 class GroupLagView(Response, kw_only=True, frozen=True):
     """A group and how far it is behind. `waits_since_ms` is the Unix time at which the first message was stored that
     the group has not committed or acknowledged; absent without such a message, and in the order of lag where it would
-    cost too much. `dead_letters` includes those that were replayed, as long as they are kept.
+    cost too much. `dead_letters` includes replayed dead letters, as long as they are kept.
     """
 
     group: str
@@ -65,7 +65,7 @@ class LagsView(Response, kw_only=True, frozen=True):
 
 
 class Lag(NamedTuple):
-    """Lag of a group in messages. `rows` says what it cost to know it."""
+    """Lag of a group in messages. `rows` counts the rows that were read to find it."""
 
     messages: int
     waits_since_ms: int | None
@@ -93,9 +93,9 @@ class _Ranking:
         await self._task.stop()
 
     async def groups(self) -> list[_Ranked]:
-        """Return the groups that lag, the one with the largest lag first; LIST_MAX at most. Those who ask meanwhile
-        wait for the look that is being made, which goes on when they do not: begun anew by each who asks and leaves,
-        it would never end, nor rest.
+        """Return the groups that lag, the largest lag first; LIST_MAX at most. Those who ask meanwhile wait for the
+        look that is being made, which goes on when they do not: begun anew by each who asks and leaves, it would never
+        end, nor rest.
         """
         if self._looked is None and self._core.steady_ms() >= self._good_until_ms:
             self._looked = asyncio.get_running_loop().create_future()

@@ -182,7 +182,7 @@ class GroupLists:
         return json_response(GroupsView(groups=groups, next=None))
 
     def _visible(self, request: web.Request, after: str | None) -> Iterator[str | None]:
-        """Yield the groups after `after`; None for one that the request may not see and no cursor may name."""
+        """Yield the groups after `after`; None for a group that the request may not see and no cursor may name."""
         while names := self._core.state.group_names(after, LIST_MAX):
             for name in names:
                 yield name if self._core.access.may(request, "describe", permissions.group(name)) else None

@@ -48,8 +48,9 @@ def pause_view(pause: GroupPause | None) -> PauseView | None:
 
 
 def told_pause(core: Core, pause: GroupPause | None) -> PauseView | UnsetType | None:
-    """Return what a member is told of its group's pause: null when it is not paused, and UNSET below the feature level
-    of pauses. From the first answer with it on, a member knows that every node takes the fields that belong to it.
+    """Return the view of its group's pause that a member gets: null when it is not paused, and UNSET below the feature
+    level of pauses. From the first answer with it on, a member knows that every node takes the fields that belong to
+    it.
     """
     return pause_view(pause) if FEATURES.knows("PauseGroup", core.state.feature_level) else UNSET
 

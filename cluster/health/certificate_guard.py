@@ -1,7 +1,7 @@
 """Takes over the TLS files of peers and clients when they are replaced, and warns before a certificate ends.
 
 The files are looked at every few seconds, and read in a thread. Files that nobody would accept are not used: the node
-keeps those that it has, and raises an alarm.
+keeps its present files, and raises an alarm.
 """
 
 import logging

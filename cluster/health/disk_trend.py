@@ -17,7 +17,7 @@ class DiskTrend:
         self._samples: deque[tuple[float, int]] = deque()
 
     def note(self, now_s: float, free_bytes: int) -> None:
-        """Take a measurement at `now_s` of a monotonic clock; those that come within a minute of one are left out."""
+        """Take a measurement at `now_s` of a monotonic clock; none is kept within a minute of the last one."""
         samples = self._samples
         if samples and now_s < samples[-1][0] + SAMPLE_S:
             return

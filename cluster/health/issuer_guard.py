@@ -81,7 +81,7 @@ class IssuerGuard:
         self._threads.stop()
 
     async def look(self) -> None:
-        """Use the keys if they can be got and, those of a file, were changed. An error is noted for `conditions`, and
+        """Use the keys if they can be fetched or, in a file, were changed. An error is noted for `conditions`, and
         logged when it is another one.
         """
         issuer = self._issuer

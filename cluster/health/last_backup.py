@@ -70,7 +70,7 @@ class LastBackup:
 
 
 def _read(path: Path) -> StoredBackup | None:
-    """Return what the file says; None without one, or if it cannot be used, which is logged: a node that serves is
+    """Return the content of the file; None without one, or if it cannot be used, which is logged: a node that serves is
     worth more than an age.
     """
     try:

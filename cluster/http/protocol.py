@@ -76,5 +76,5 @@ class HttpProtocol(web.RequestHandler):
 
 
 def _in_a_line(message: str) -> str:
-    """Return what the parser found, without the picture of the place that follows."""
+    """Return the finding of the parser, without the picture of the place that follows."""
     return " ".join(message.partition("\n\n")[0].split())[:DETAIL_CHARACTERS_MAX]

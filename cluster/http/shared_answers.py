@@ -50,7 +50,7 @@ class SharedAnswers:
         self._answers: dict[_Key, _Answer] = {}
 
     def shared(self, route: Route) -> Handler:
-        """Return the handler of a route that may answer with what another request was answered with."""
+        """Return a handler of the route that may give the answer of another request."""
         inner = route.handler
 
         async def handler(request: web.Request) -> web.StreamResponse:

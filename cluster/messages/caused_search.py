@@ -295,7 +295,7 @@ class _Entry:
         ]
 
     def accepts(self, block_offset: int, ordinal: int) -> bool | None:
-        """Return whether the entry stored the message; None when it is not known any more what the entry did."""
+        """Return whether the entry stored the message; None when the effects of the entry are not known any more."""
         state = self._core.state
         if self._accepted is None:
             self._accepted = {}

@@ -167,7 +167,7 @@ class TopicApi:
         return json_response(TopicsView(topics=topics, next=None))
 
     def _visible(self, request: web.Request, query: TopicsQuery) -> Iterator[str | None]:
-        """Yield the topics after the cursor; None for one that the request may not see and no cursor may name."""
+        """Yield the topics after the cursor; None for a topic that the request may not see and no cursor may name."""
         after = query.after
         while found := self._core.state.topics_after(after, LIST_MAX, system=query.system):
             for topic in found:

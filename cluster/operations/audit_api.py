@@ -68,9 +68,9 @@ class AuditRecordView(Response, kw_only=True, frozen=True):
 
 
 class AuditView(Response, kw_only=True, frozen=True):
-    """Records of this node, the newest first. `auth` is its mode: while it is `off`, changes are recorded as those
-    of `anonymous`. `next` is the `after` of the next page; a page that ends early has read all that one page may. Of
-    the part that was read, `unreadable` lines or files could not be.
+    """Records of this node, the newest first. `auth` is its mode: while it is `off`, changes are recorded as changes of
+    `anonymous`. `next` is the `after` of the next page; a page that ends early has read all that one page may. Of the
+    part that was read, `unreadable` lines or files could not be.
     """
 
     node_id: int

@@ -34,8 +34,8 @@ class EventSelection:
 
 
 def selection_of(topics: str | None, types: str | None) -> EventSelection | None:
-    """Return what the parameters of a query select: names with commas between, of topics also beginnings with a `*`
-    behind. Raises Problem invalid_request or invalid_topic.
+    """Return the selection that the parameters of a query ask for: names with commas between, of topics also beginnings
+    with a `*` behind. Raises Problem invalid_request or invalid_topic.
     """
     if topics is None and types is None:
         return None

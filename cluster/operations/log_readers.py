@@ -35,7 +35,7 @@ class LogReaders:
 
     def __init__(self) -> None:
         self._positions: dict[tuple[str, str, str | None], _Position] = {}
-        """Positions by reader, address and principal, the one that was heard last at the end."""
+        """Positions by reader, address and principal, the most recently heard reader at the end."""
 
     def note(self, reader: str, address: str, principal: str | None, next_index: int) -> None:
         key = reader, address, principal
@@ -45,7 +45,7 @@ class LogReaders:
             del self._positions[next(iter(self._positions))]
 
     def views(self, applied_index: int) -> list[LogReaderView]:
-        """Return the readers that are not forgotten, the one that is furthest behind first."""
+        """Return the remembered readers, the reader that is furthest behind first."""
         now_s = asyncio.get_running_loop().time()
         kept = {key: each for key, each in self._positions.items() if now_s - each.noted_s < FORGOTTEN_AFTER_S}
         self._positions = kept

@@ -55,7 +55,7 @@ class TopicGauges:
         return FORGET_INTERVAL_S
 
     def _bring_up_to_date(self) -> Iterator[None]:
-        """Count what was appended since the last time, and forget topics that were deleted, in steps."""
+        """Count the messages that were appended since the last time, and forget deleted topics, in steps."""
         state = self._core.state
         for number, (topic, (messages, size_bytes)) in enumerate(state.take_appended().items(), start=1):
             self._appended.add(topic, messages, size_bytes)

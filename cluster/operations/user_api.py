@@ -131,8 +131,8 @@ class PrincipalQuery(Request, kw_only=True, frozen=True):
 
 
 class PrincipalView(Response, kw_only=True, frozen=True):
-    """The principal whose credentials the request shows, and the address from which it comes. `actions` are those that
-    it may do on the resource of the query.
+    """The principal whose credentials the request shows, and the address from which it comes. `actions` lists the
+    actions that it may do on the resource of the query.
     """
 
     principal: str

@@ -49,7 +49,7 @@ class AllowedUrls:
 
     @classmethod
     def of(cls, config: NodeConfig) -> "AllowedUrls":
-        """Return what a configuration allows. Raises ConfigError."""
+        """Return the URLs that a configuration allows. Raises ConfigError."""
         return cls(config.webhook_allow, loopback=is_loopback(config.http_address().host))
 
     def require(self, text: str) -> URL:

@@ -106,7 +106,7 @@ class Vacancy:
         return self._in_words(why) if why.waits else None
 
     def next_step(self) -> str:
-        """Return what an operator does while `waits_for` is not None."""
+        """Return the next step of an operator while `waits_for` is not None."""
         why, configuration = self._why(), self._state.configuration
         if self.is_first_election:
             return START

@@ -1,1 +1,1 @@
-"""The leader's side: what each follower has, and what is sent to it."""
+"""The leader's side: the progress of each follower, and the messages to it."""

@@ -19,7 +19,7 @@ during a sync waits for the next one, which is twice that time, and shares it wi
 """
 GAIN_PERIOD_S: Final = 1.0
 GAIN: Final = 2
-"""Ratio of what a follower is sent to what the log grows by, below which sparing others has no end."""
+"""Ratio of the bytes sent to a follower and the growth of the log, below which catching up would never end."""
 
 
 class CatchUpWindow:

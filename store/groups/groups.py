@@ -290,7 +290,7 @@ class Groups(GroupQueries):
         return self._reset(self._require(command.group), command.offsets, at)
 
     def clone(self, command: CloneOffsets, at: At) -> OffsetsReset:
-        """Set the group's offsets to those that the source has processed, except for groups' own topics. Refused
+        """Set the group's offsets to the offsets that the source has processed, except in groups' own topics. Refused
         (`group_has_members`, `group_is_popped`) while the group is in use.
         """
         target = self._groups.get(command.group)

@@ -273,7 +273,7 @@ class GroupQueries:
         return self._require(name).record.generation
 
     def giving(self, name: str, client_id: str) -> GivingGroup:
-        """Return the group as the one that gives back messages that `client_id` popped."""
+        """Return the settings by which the group gives back messages that `client_id` popped."""
         record = self._require(name).record
         return GivingGroup(record.id, record.retry_max_attempts, record.retry_delays_ms, client_id)
 

@@ -364,7 +364,7 @@ class Index:
 
     @property
     def is_flushing(self) -> bool:
-        """True while what a flush has to bring to disk is not there yet; for ever when the flush has failed."""
+        """True while the rows of a flush are not on disk yet; for ever when the flush has failed."""
         return bool(self._database.property_int_value("rocksdb.num-immutable-mem-table"))
 
     def begin_flush(self) -> bool:

@@ -132,7 +132,7 @@ class Queues:
 
     def take_appended(self) -> dict[str, list[int]]:
         """Return how many messages, and how many bytes of blocks, were appended to each topic since the last call. Not
-        part of the state: it counts what this process has applied.
+        part of the state: it counts the messages that this process has applied.
         """
         self._taken_messages = self.appended_messages
         appended, self._appended = self._appended, {}

@@ -111,7 +111,7 @@ class SnapshotWriter:
         return self._index.try_commit()
 
     def is_durable(self) -> bool:
-        """Return whether what was added is on disk; it is being brought there from the first call on, and nothing may
+        """Return whether the added pairs are on disk; it is being brought there from the first call on, and nothing may
         be added after it. Raises DiskError or IndexUnreadable.
         """
         index = self._index

@@ -54,8 +54,8 @@ class LogHolders:
         self._outcomes = tables.outcomes
 
     def find(self) -> Generator[None, None, list[LogHolder]]:
-        """Find one holder per kind that points at the log, the one that holds most of it first. Views hold nothing.
-        This is a walk (store/state/walks.py) that returns its result at the end.
+        """Find one holder per kind that points at the log, the largest holder first. Views hold nothing. This is a walk
+        (store/state/walks.py) that returns its result at the end.
         """
         found: list[LogHolder] = []
         for holder in Holder:

@@ -282,7 +282,7 @@ class StateMachine(Queries):
         return results
 
     def _write(self) -> Steps[None]:
-        """Write what is staged. Pauses until the index takes it: waiting would hold the loop, and with it votes and
+        """Write the staged effects. Pauses until the index takes it: waiting would hold the loop, and with it votes and
         heartbeats.
         """
         while not self._commit():

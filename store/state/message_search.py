@@ -97,7 +97,7 @@ class TraceEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def order_of(event: TraceEvent) -> tuple[int, int]:
-    """Return what the events of a trace are sorted by."""
+    """Return the sort key of an event of a trace."""
     return event.at_ms, event.raft_index
 
 

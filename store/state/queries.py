@@ -111,9 +111,9 @@ class Queries(QueriesOnGroups, ABC):
         return self._queue_of(topic, queue).ends[queue]
 
     def rows(self, topic: str, queue: int, offset: int, max_rows: int, max_bytes: int) -> list[Row]:
-        """Return rows from the one that holds `offset` on: at least one if there is any, at most `max_rows`, and at
-        most `max_bytes` of unpacked blocks. Empty at or beyond the end; an offset before the first row starts at the
-        first row.
+        """Return rows, beginning with the row that holds `offset`: at least one if there is any, at most `max_rows`,
+        and at most `max_bytes` of unpacked blocks. Empty at or beyond the end; an offset before the first row starts at
+        the first row.
         """
         return self._queues.rows(self._queue_of(topic, queue), queue, offset, max_rows, max_bytes)
 

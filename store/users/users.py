@@ -44,7 +44,7 @@ class Users:
         self._users: dict[str, User] = {}
         self._names = SortedNames()
         self._of_folded: dict[str, set[str]] = {}
-        """Names by what is left of them without case."""
+        """Names by their form without case."""
         self._of_token: dict[bytes, TokenOwner] = {}
         self._of_certificate: dict[str, User] = {}
         self.version = 0
@@ -59,7 +59,7 @@ class Users:
         return self._users.get(name)
 
     def in_other_case(self, name: str) -> str | None:
-        """Return the name of a user that differs from this one only in case; None if there is none."""
+        """Return the name of a user that differs from this name only in case; None if there is none."""
         return min(self._of_folded.get(name.casefold(), set()) - {name}, default=None)
 
     def after(self, name: str | None, limit: int) -> list[User]:
