@@ -17,8 +17,7 @@ from deploy.local_nodes import free_ports, make_secret
 from keelmq import Admin, Connection, Consumer, Producer, ReceivedMessage
 from keelmq.errors import KeelMQError
 from tests.e2e.cluster_process import STEADY, ClusterProcess, NodeProcess, until, wait_for
-from tests.e2e.fixtures import own_cluster
-from tests.e2e.test_sdk_cli import COMMAND
+from tests.e2e.fixtures import KEELMQ, own_cluster
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
@@ -178,7 +177,7 @@ def learner(number: int, port: int = 0) -> dict[str, Any]:
 
 
 def keelmq(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=PATIENCE_S)
+    return subprocess.run([*KEELMQ, *arguments], capture_output=True, text=True, timeout=PATIENCE_S)
 
 
 def test_leadership_goes_to_the_node_that_is_named(tmp_path: Path) -> None:
@@ -328,7 +327,7 @@ def test_who_waits_for_a_node_that_is_down_is_told_so_and_may_stop_waiting(tmp_p
         wait_for(alone.ready, "the founder")
         body = learner(4, free_ports(1)[0])
         wait_for(lambda: alone.request("POST", MEMBERS, payload=body).status == 200, "the node to be added")
-        command = [*COMMAND, "cluster", "promote", "4", "--wait", "--servers", alone.url]
+        command = [*KEELMQ, "cluster", "promote", "4", "--wait", "--servers", alone.url]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             try:
                 assert process.stderr is not None
@@ -345,7 +344,7 @@ def test_who_waits_for_a_node_that_is_down_is_told_so_and_may_stop_waiting(tmp_p
 
 async def run(*arguments: str) -> tuple[int, str]:
     process = await asyncio.create_subprocess_exec(
-        *COMMAND, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        *KEELMQ, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
     output, _ = await process.communicate()
     assert process.returncode is not None
