@@ -108,6 +108,11 @@ def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
+def knows(node: NodeProcess, token: str) -> bool:
+    """Return whether the node takes the token."""
+    return node.request("GET", "/v1/principal", headers=bearer(token)).status == 200
+
+
 def code(reply: Reply) -> str:
     return (
         str(reply.json().get("code", ""))

@@ -60,11 +60,6 @@ def ask(node: NodeProcess, method: str, path: str, payload: Any = None, headers:
 
 
 @pytest.fixture(scope="module")
-def ca() -> Authority:
-    return Authority()
-
-
-@pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, ca: Authority) -> Iterator[ClusterProcess]:
     """Three nodes under TLS with enforced permissions, each with both listeners."""
     directory = tmp_path_factory.mktemp("cluster")

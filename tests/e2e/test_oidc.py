@@ -14,7 +14,7 @@ from selenium.webdriver.common.by import By
 from keelmq import Connection, Producer
 from keelmq.admin.users import Rule, Users
 from keelmq.errors import Forbidden, Unauthenticated
-from tests.e2e.closed_cluster import ADMINISTRATOR, administrator_file, bearer, closed, code
+from tests.e2e.closed_cluster import ADMINISTRATOR, administrator_file, bearer, closed, code, knows
 from tests.e2e.cluster_process import OPTIONS, ClusterProcess, NodeProcess, ok, until, wait_for
 from tests.e2e.console_page import Page
 from tests.e2e.console_page import driver as driver
@@ -49,10 +49,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, issuer: TokenIssuer) -> It
         running.wait_same_state()
         known_to_all(running, issuer.token())
         yield running
-
-
-def knows(node: NodeProcess, token: str) -> bool:
-    return node.request("GET", "/v1/principal", headers=bearer(token)).status == 200
 
 
 def known_to_all(cluster: ClusterProcess, token: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from tests.certificates import Authority
-from tests.e2e.closed_cluster import ADMINISTRATOR, bearer, closed
+from tests.e2e.closed_cluster import ADMINISTRATOR, bearer, closed, knows
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, ok, wait_for
 from tests.oidc_issuer import AUDIENCE, SigningKey, TokenIssuer, token_issuer
 from tests.strangers import http_attempts, peer_attempts
@@ -88,7 +88,7 @@ def _former_tokens(leader: NodeProcess, issuer: TokenIssuer) -> dict[str, str]:
     reads, withdrawn, gone = token("reader")["token"], token("writer"), token("deleted")["token"]
     expired = token("writer", expires_in_ms=1)["token"]
     for each in (reads, withdrawn["token"], gone, issuer.token("root")):
-        wait_for(partial(_knows, leader, each), "the token to be good")
+        wait_for(partial(knows, leader, each), "the token to be good")
     joined = ok(leader.request("POST", "/v1/cluster/join-tokens", payload={"node_id": 9}))["token"]
     ok(leader.request("POST", "/v1/cluster/join", payload={"node_id": 9}, headers=bearer(joined)))
     other = ok(leader.request("POST", "/v1/cluster/join-tokens", payload={"node_id": 8}))["token"]
@@ -104,10 +104,6 @@ def _former_tokens(leader: NodeProcess, issuer: TokenIssuer) -> dict[str, str]:
         "of another new node": other,
         "of a person without rules": issuer.token("root", exp=int(time.time()) + 3_600),
     }
-
-
-def _knows(node: NodeProcess, token: str) -> bool:
-    return node.request("GET", "/v1/principal", headers=bearer(token)).status == 200
 
 
 def _standing(cluster: ClusterProcess) -> dict[str, Any]:
