@@ -114,6 +114,13 @@ class NodeProcess(BrokerProcess):
             return template_of(self.node_id, module).fork(arguments, environment, log)
         return super().spawn(command, environment, directory, log)
 
+    def pause(self) -> None:
+        """Have the process stand, with its connections open."""
+        self.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.send_signal(signal.SIGCONT)
+
     def terminate(self) -> int:
         """Stop the process gracefully; returns the exit code."""
         self.send_signal(signal.SIGTERM)
