@@ -291,6 +291,17 @@ class ClusterProcess:
         leader = self.wait_leader()
         return next(node for node in self.alive() if node is not leader)
 
+    def hand_over(self, node: NodeProcess) -> None:
+        """Have the node lead, which must be able to."""
+
+        def leads() -> bool:
+            leader = self.wait_leader()
+            if leader is not node:
+                leader.request("POST", f"/v1/cluster/members/{node.node_id}/lead", payload={})
+            return leader is node
+
+        self._wait(leads, f"node {node.node_id} to lead")
+
     def make_topic(self, topic: str) -> NodeProcess:
         """Make a topic of one queue, which must be new, and return the leader."""
         leader = self.wait_leader()

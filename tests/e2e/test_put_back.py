@@ -92,15 +92,15 @@ def test_a_disk_put_back_and_a_node_that_lags_elect_nobody(tmp_path: Path, small
         put = next(node for node in cluster.nodes.values() if node not in (cluster.wait_leader(), lagging))
         copy = copy_of(put)
         cluster.wait_ready()
-        leader = cluster.wait_leader()
-        assert leader not in (put, lagging)
         fill(small_disk / "ballast")
-        body = "x" * MIB
+        payload = {"messages": [{"body": "x" * MIB}]}
         sent = 0
         while "cannot take entry" not in lagging.output():  # the segment it has may still have room
-            assert leader.request("POST", PATH, payload={"messages": [{"body": body}]}).status == 200
+            cluster.call("POST", PATH, payload, key=f"large{sent}")
             sent += 1
         cluster.send(PATH, 20)
+        (leader,) = (node for node in cluster.nodes.values() if node not in (put, lagging))
+        cluster.hand_over(leader)
         committed = leader.known_status()["commit_index"]
         wait_for(lambda: knows_committed(lagging) >= committed, "the node that lags to hear of it")
         leader.kill()
@@ -132,9 +132,7 @@ def test_a_node_never_cuts_what_it_knew_to_be_committed_before_it_was_killed(clu
     put, off = [node for node in cluster.nodes.values() if node is not leader]
     copy = copy_of(put)
     cluster.wait_ready()
-    leader = cluster.wait_leader()
-    assert leader is not put
-    off = next(node for node in cluster.nodes.values() if node not in (leader, put))
+    cluster.hand_over(leader)
     off.kill()
     cluster.send(PATH, 20)
     leader.kill()
