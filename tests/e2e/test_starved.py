@@ -59,9 +59,7 @@ def send_all(cluster: ClusterProcess, name: str, count: int) -> None:
 
 def has_alarm(node: NodeProcess, code: str) -> str:
     """Return the text of the node's own alarm; empty without one."""
-    status = node.status()
-    alarms = [] if status is None else status["alarms"]
-    return next((alarm["detail"] for alarm in alarms if (alarm["code"], alarm["subject"]) == (code, "")), "")
+    return node.alarms().get((code, ""), "")
 
 
 @contextlib.contextmanager
@@ -115,14 +113,7 @@ def test_clients_that_take_all_descriptors_do_not_end_the_node(starved: ClusterP
 def test_a_disk_without_inodes_has_another_node_lead_and_stays_in_order(starved: ClusterProcess) -> None:
     """Bytes are left, so the space alone says nothing."""
     small = starved.nodes[1]
-
-    def leads() -> bool:
-        leader = starved.wait_leader()
-        if leader is not small:
-            leader.request("POST", "/v1/cluster/members/1/lead")
-        return leader is small
-
-    wait_for(leads, "node 1 to lead")
+    starved.hand_over(small)
     taken = small.data_dir / "taken"
     taken.mkdir()
     for number in range(os.statvfs(taken).f_favail - FILES_RESERVE + 8):
