@@ -118,12 +118,6 @@ class BrokerProcess:
         if self.process is not None:
             self.wait_exit()
 
-    def pause(self) -> None:
-        self.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        self.send_signal(signal.SIGCONT)
-
     def connection(self, timeout_s: float) -> http.client.HTTPConnection:
         """Return a connection to its HTTP API, not opened yet; each step on it may take `timeout_s`."""
         if self.tls is None:

@@ -7,14 +7,13 @@ its default); its address is never written. The last line is `RESULT {json}`.
 
 import argparse
 import contextlib
-import json
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from packaging.markers import Marker
 from packaging.requirements import Requirement
@@ -34,6 +33,7 @@ from deploy.lock_files import (
     read,
     written,
 )
+from deploy.reporting.report import Report
 
 PYTHON_MIN: Final = "3.11"
 ENVIRONMENTS: Final = [
@@ -58,10 +58,12 @@ class ResolveError(Exception):
 
 def main() -> int:
     options = parse_arguments()
+    report = Report()
     wanted = asked(projects(ROOT))
     before = pins_in(wanted, ROOT)
     try:
-        locks = refreshed(wanted, before if options.keep else [])
+        with report.live():
+            locks = refreshed(wanted, before if options.keep else [], report)
     except (ResolveError, LockError, OSError) as error:
         print(f"lock: {error}", file=sys.stderr)
         return 1
@@ -71,10 +73,9 @@ def main() -> int:
     old, new = versions_of(before), versions_of(pins_in(wanted, ROOT))
     changed = {name: [old.get(name, ""), new.get(name, "")] for name in sorted(old.keys() | new.keys())}
     changed = {name: [before, after] for name, (before, after) in changed.items() if before != after}
-    for name, versions in changed.items():
-        print(f"lock: {name} {versions[0] or '(new)'} -> {versions[1] or '(gone)'}")
-    result: dict[str, Any] = {"locks": {name: len(lock.pins) for name, lock in locks.items()}, "changed": changed}
-    print("RESULT", json.dumps(result), flush=True)
+    for name, (former, present) in changed.items():
+        report.event(f"{name} {former or '(new)'} -> {present or '(gone)'}")
+    report.result({"locks": {name: len(lock.pins) for name, lock in locks.items()}, "changed": changed})
     return 0
 
 
@@ -95,11 +96,11 @@ def versions_of(pins: Iterable[Pin]) -> dict[str, str]:
     return {name: ", ".join(sorted(each)) for name, each in versions.items()}
 
 
-def refreshed(wanted: dict[str, tuple[str, ...]], kept: Sequence[Pin]) -> dict[str, Lock]:
+def refreshed(wanted: dict[str, tuple[str, ...]], kept: Sequence[Pin], report: Report) -> dict[str, Lock]:
     """Resolve every lock. Versions of `kept` stay where the requirements allow it. Raises ResolveError."""
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
-        print("lock: resolving all requirements together", flush=True)
+        report.step("resolving all requirements together")
         (work / CONSTRAINTS).write_text("")
         (work / "all.txt").write_text("".join(sorted({f"{head_of(pin)}\n" for pin in kept})))
         together = sorted({each for requirements in wanted.values() for each in requirements})
@@ -107,7 +108,7 @@ def refreshed(wanted: dict[str, tuple[str, ...]], kept: Sequence[Pin]) -> dict[s
         shutil.copyfile(work / "all.txt", work / CONSTRAINTS)
         locks: dict[str, Lock] = {}
         for name, requirements in wanted.items():
-            print(f"lock: {name}", flush=True)
+            report.step(f"the lock {name}")
             resolve(work, requirements, work / f"{name}.txt", "--generate-hashes")
             pins = installable(pins_of((work / f"{name}.txt").read_text(), requirements))
             locks[name] = Lock(requirements, pins)

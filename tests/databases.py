@@ -86,3 +86,9 @@ def engine(database_url: str) -> Iterator[Engine]:
         connection.execute(text("INSERT INTO account VALUES (1, 1000)"))
     yield made
     made.dispose()
+
+
+def balance(engine: Engine) -> int:
+    """Return the balance of account 1."""
+    with engine.connect() as connection:
+        return int(connection.execute(text("SELECT balance FROM account WHERE id = 1")).scalar_one())

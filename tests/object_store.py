@@ -186,3 +186,10 @@ class HeldLink(ThinLink):
         self.carried_bytes += size
         if self.carried_bytes > self._after_bytes:
             await self._let_go.wait()
+
+
+@pytest.fixture
+def server(process: StoreProcess, monkeypatch: pytest.MonkeyPatch) -> StoreProcess:
+    """Return the store of the fixture `process`, in the variables of this process."""
+    process.use(monkeypatch)
+    return process

@@ -124,7 +124,7 @@ _TEXT_LIMITS: Final = (("tag", TAG_BYTES_MAX), ("sharding_key", SHARDING_KEY_BYT
 
 
 def unpacked_block(batch: BlockBatch, where: str) -> bytes:
-    """Return the unpacked block of a client's batch, as `decode_block` takes it.
+    """Return the unpacked block of a client's batch, as `decode_pieces` takes it.
 
     Raises Problem batch_too_large when the declared size is too large, and invalid_compression when the block does not
     unpack to the declared size.
@@ -139,13 +139,10 @@ def unpacked_block(batch: BlockBatch, where: str) -> bytes:
         raise Problem("invalid_compression", f"{where}: {error}") from None
 
 
-def decode_block(block: bytes, where: str) -> list[BlockMessage]:
-    """Decode a client's block and check every limit. Raises Problem, which names the message that breaks a limit."""
-    return list(itertools.chain.from_iterable(decode_pieces(block, where)))
-
-
 def decode_pieces(block: bytes, where: str) -> Iterator[Sequence[BlockMessage]]:
-    """Decode as `decode_block` does, some messages at a time, so that the caller can let other work run in between."""
+    """Decode a client's block and check every limit, some messages at a time, so that the caller can let other work run
+    in between. Raises Problem, which names the message that breaks a limit.
+    """
     if len(block) > BLOCK_BYTES_MAX:
         raise _too_large(len(block), where)
     announced = announced_messages(block)

@@ -6,7 +6,9 @@ import os
 import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import aiohttp
 
 from deploy.local_nodes import LocalNode, nodes_on_free_ports, wait_ready
 
@@ -30,6 +32,11 @@ class BenchCluster:
     def close(self) -> None:
         for node in self.nodes:
             node.kill()
+
+    async def call(self, http: aiohttp.ClientSession, method: str, path: str, body: Any = None) -> Any:
+        """Send a request to the first node; return the answer. Redirects are followed."""
+        async with http.request(method, self.urls[0] + path, json=body) as response:
+            return await response.json()
 
     def resident_mib(self) -> float:
         """Resident memory of the largest node now."""

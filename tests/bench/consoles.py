@@ -6,7 +6,8 @@ which nobody sends, without and with the browsers.
 
 import asyncio
 import statistics
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 import aiohttp
 
@@ -106,11 +107,7 @@ async def _send(cluster: BenchCluster, leader: LocalNode, seconds: float) -> tup
 async def _prepare(cluster: BenchCluster) -> LocalNode:
     """Make what the views show. Return the leader."""
     async with aiohttp.ClientSession(raise_for_status=True) as http:
-
-        async def call(method: str, path: str, body: Any = None) -> Any:
-            async with http.request(method, cluster.urls[0] + path, json=body) as response:
-                return await response.json()
-
+        call = partial(cluster.call, http)
         await call("PUT", f"/v1/topics/{TOPIC}", {"queues": QUEUES, "type": "any"})
         offsets = [{"topic": TOPIC, "queue": queue, "offset": 0} for queue in range(QUEUES)]
         await call("PUT", f"/v1/groups/{GROUP}/offsets", {"offsets": offsets})

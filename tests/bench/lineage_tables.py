@@ -163,24 +163,24 @@ def grow(directory: Path, events: int, batch_events: int, report: Report, figure
     memory: list[float] = []
     done = 0
     figures.step(f"{events:,} events from entry {index:,} on, {batch_events:,} to a batch")
-    told = 0
-    while done < events:
-        made.append(written(sink, generator.entries(index, index + step), index, index + step))
-        memory.append(rss_mib())
-        index += step
-        done += made[-1].events
-        if done * 20 // events > told:
-            told = done * 20 // events
-            last = made[-max(1, len(made) // 10) :]
-            report.event(
-                f"{done:,} events; {_rate(last):,.0f} events per second of processor time; {memory[-1]:.0f} MiB"
-            )
+
+    def state() -> str:
+        last = made[-max(1, len(made) // 10) :]
+        return f"{done:,} events; {_rate(last):,.0f} events per second of processor time; {rss_mib():.0f} MiB"
+
+    with report.live(state, share=lambda: done / events):
+        while done < events:
+            made.append(written(sink, generator.entries(index, index + step), index, index + step))
+            memory.append(rss_mib())
+            index += step
+            done += made[-1].events
     tables = Tables(directory)
-    tables.recover()
     figures.step("compacting")
-    cpu_s = time.process_time()
-    tables.compact()
-    compacting_s = time.process_time() - cpu_s
+    with report.live():
+        tables.recover()
+        cpu_s = time.process_time()
+        tables.compact()
+        compacting_s = time.process_time() - cpu_s
     size = sum(os.path.getsize(file) for table in tables.all.values() for file in table.files())
     with Graph(directory) as graph:
         (found,) = graph.rows("SELECT count(*) AS n FROM events")
@@ -281,9 +281,9 @@ def main() -> int:
     figures = Figures(report)
     directory = settings.directory or Path(tempfile.mkdtemp(prefix="keelmq-bench-"))
     try:
+        if settings.events:
+            grow(directory, settings.events, settings.batch_events, report, figures)
         with report.live():
-            if settings.events:
-                grow(directory, settings.events, settings.batch_events, report, figures)
             if settings.stories:
                 look_up(directory, settings.stories, figures)
             if settings.acks:

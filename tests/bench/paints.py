@@ -6,6 +6,7 @@ The browser is a real one, on the same cores. A view is shown when it has taken 
 import asyncio
 import statistics
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -112,10 +113,7 @@ async def _fill(cluster: BenchCluster, topics: int, groups: int, figures: Figure
     figures.step(f"making {topics:,} topics and {groups:,} groups")
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector, raise_for_status=True) as http:
-
-        async def call(method: str, path: str, body: Any = None) -> Any:
-            async with http.request(method, cluster.urls[0] + path, json=body) as response:
-                return await response.json()
+        call = partial(cluster.call, http)
 
         async def topic(number: int) -> None:
             await call("PUT", f"/v1/topics/paint-{number}", {"queues": 8, "type": "any"})

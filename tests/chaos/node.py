@@ -64,11 +64,11 @@ class ChaosNode(BrokerProcess):
 
     def pause(self) -> None:
         self.paused = True
-        super().pause()
+        self.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         self.paused = False
-        super().resume()
+        self.send_signal(signal.SIGCONT)
 
     def _serves(self) -> bool:
         """Return whether the process of the last start has printed that it serves."""

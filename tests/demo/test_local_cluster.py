@@ -9,21 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local_nodes import LocalNode, free_ports, local_nodes, port_is_free, wait_ready
+from deploy.local_nodes import LocalNode, local_nodes, wait_ready
 from tests.documents import blocks_of
 from tests.patience import PATIENCE_S
+from tests.port_runs import run_of_free_ports
 
 pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).parents[2]
-
-
-def run_of_free_ports(count: int) -> int:
-    """Return the first of `count` consecutive free ports."""
-    while True:
-        first = free_ports(1)[0]
-        if first + count < 65000 and all(map(port_is_free, range(first, first + count))):
-            return first
 
 
 class Made:

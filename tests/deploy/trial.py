@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from deploy.reporting.report import Report
-from keelmq import Connection
-from keelmq.consuming.group_session import first_offset
 from tests.deploy.hosts import Hosts
 from tests.e2e.cluster_process import wait_for
 from tests.e2e.deployment import Deployment
@@ -88,15 +86,6 @@ def kill_and_wipe(deployment: Deployment, numbers: Iterable[int]) -> None:
         os.kill(pids[number], signal.SIGKILL)
         wait_for(lambda number=number: number not in deployment.pids(), "the node to be gone")  # type: ignore[misc]
         shutil.rmtree(deployment.root(number))
-
-
-async def messages_of(deployment: Deployment) -> int:
-    """Return how many messages the queue of the load has."""
-    connection = Connection(list(deployment.urls.values()))
-    try:
-        return await first_offset(connection, ("load", 0), "latest")
-    finally:
-        connection.close()
 
 
 def another_release(release: Path, path: Path) -> Path:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from deploy.reporting.result import result_of
 from deploy.rollout.ways_back import ACCEPT
-from tests.deploy.trial import OTHER_PLACES, Trial, kill_and_wipe, messages_of
-from tests.e2e.deployment import Deployment, load
+from tests.deploy.trial import OTHER_PLACES, Trial, kill_and_wipe
+from tests.e2e.deployment import Deployment, load, messages_of
 from tests.e2e.killed_tool import kill_at_steps
 from tests.e2e.test_deploy_verbs import members
 

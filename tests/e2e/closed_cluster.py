@@ -1,13 +1,14 @@
 """A cluster with enforced permissions, and users of it."""
 
 import itertools
-from collections.abc import Iterator
+import ssl
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pytest
 
-from tests.e2e.cluster_process import STEADY, ClusterProcess, NodeProcess, Reply, ok
+from tests.e2e.cluster_process import OPTIONS, STEADY, ClusterProcess, NodeProcess, Reply, ok
 
 ADMINISTRATOR: Final = "administrator-of-the-tests-0123456789abcdef"
 TOPIC, GROUP, PRODUCERS = "secret-orders", "secret-group", "secret-producers"
@@ -24,6 +25,36 @@ def administrator_file(directory: Path) -> Path:
     return file
 
 
+def enforced(directory: Path) -> tuple[str, ...]:
+    """Return the options of a node that enforces permissions; the file with the administrator's token lies in the
+    directory.
+    """
+    return "--auth", "enforce", "--admin-token-file", str(administrator_file(directory))
+
+
+def closed(
+    directory: Path, nodes: int = 3, options: Sequence[str] = OPTIONS, tls: ssl.SSLContext | None = None
+) -> ClusterProcess:
+    """Return a cluster that enforces permissions, not started yet. Requests of its nodes are the administrator's."""
+    directory.mkdir(exist_ok=True)
+    cluster = ClusterProcess(directory, nodes=nodes, options=(*options, *enforced(directory)), tls=tls)
+    for node in cluster.nodes.values():
+        node.token = ADMINISTRATOR
+    return cluster
+
+
+def shared_closed_cluster(nodes: int = 3) -> Any:
+    """Return a fixture: nodes that enforce permissions, shared by a module."""
+
+    @pytest.fixture(scope="module")
+    def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
+        with closed(tmp_path_factory.mktemp("cluster"), nodes) as running:
+            running.wait_leader()
+            yield running
+
+    return cluster
+
+
 def closed_cluster() -> Any:
     """Return a fixture: three nodes that enforce permissions, with a topic, a group and a transaction, shared by a
     module. Requests of the nodes are those of the administrator.
@@ -31,14 +62,7 @@ def closed_cluster() -> Any:
 
     @pytest.fixture(scope="module")
     def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
-        directory = tmp_path_factory.mktemp("cluster")
-        file = administrator_file(directory)
-        guarded = ClusterProcess(
-            directory, nodes=3, options=(*STEADY, "--auth", "enforce", "--admin-token-file", str(file))
-        )
-        for node in guarded.nodes.values():
-            node.token = ADMINISTRATOR
-        with guarded:
+        with closed(tmp_path_factory.mktemp("cluster"), options=STEADY) as guarded:
             leader = guarded.wait_leader()
             ok(leader.request("PUT", f"/v1/topics/{TOPIC}", payload={"queues": 1, "type": "any"}))
             ok(
@@ -82,6 +106,11 @@ def someone(node: NodeProcess, *rules: dict[str, Any], expires_in_ms: int | None
 
 def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
+
+
+def knows(node: NodeProcess, token: str) -> bool:
+    """Return whether the node takes the token."""
+    return node.request("GET", "/v1/principal", headers=bearer(token)).status == 200
 
 
 def code(reply: Reply) -> str:

@@ -114,6 +114,13 @@ class NodeProcess(BrokerProcess):
             return template_of(self.node_id, module).fork(arguments, environment, log)
         return super().spawn(command, environment, directory, log)
 
+    def pause(self) -> None:
+        """Have the process stand, with its connections open."""
+        self.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.send_signal(signal.SIGCONT)
+
     def terminate(self) -> int:
         """Stop the process gracefully; returns the exit code."""
         self.send_signal(signal.SIGTERM)
@@ -146,6 +153,24 @@ class NodeProcess(BrokerProcess):
             raise ConnectionError(f"node {self.node_id}: {error!r}") from error
         finally:
             connection.close()
+
+    def call(self, method: str, path: str, payload: Any = None) -> Any:
+        """Have this node carry out the request, and return the content of its answer."""
+        return ok(self.request(method, path, payload=payload))
+
+    def send(self, path: str, key: str, body: str = "x") -> Reply:
+        """Send one message with this key, without following a redirect or repeating it."""
+        headers = {"Idempotency-Key": key}
+        return self.request("POST", path, payload={"messages": [{"body": body}]}, headers=headers)
+
+    def max_offset(self, topic: str) -> int:
+        """Return the end of the first queue of the topic, as this node knows it."""
+        return int(self.request("GET", f"/v1/topics/{topic}").json()["queue_offsets"][0]["max_offset"])
+
+    def alarms(self) -> dict[tuple[str, str], str]:
+        """Return the details of this node's alarms by code and subject; none while it does not answer."""
+        status = self.status() or {"alarms": ()}
+        return {(each["code"], each["subject"]): each["detail"] for each in status["alarms"]}
 
     def status(self) -> dict[str, Any] | None:
         """Return /v1/cluster of this node, or None while it does not answer."""
@@ -265,6 +290,24 @@ class ClusterProcess:
         """Return a running node that is not the leader."""
         leader = self.wait_leader()
         return next(node for node in self.alive() if node is not leader)
+
+    def hand_over(self, node: NodeProcess) -> None:
+        """Have the node lead, which must be able to."""
+
+        def leads() -> bool:
+            leader = self.wait_leader()
+            if leader is not node:
+                leader.request("POST", f"/v1/cluster/members/{node.node_id}/lead", payload={})
+            return leader is node
+
+        self._wait(leads, f"node {node.node_id} to lead")
+
+    def make_topic(self, topic: str) -> NodeProcess:
+        """Make a topic of one queue, which must be new, and return the leader."""
+        leader = self.wait_leader()
+        made = leader.request("PUT", f"/v1/topics/{topic}", payload={"queues": 1})
+        assert made.status == 201, made
+        return leader
 
     def call(self, method: str, path: str, payload: Any = None, *, key: str | None = None) -> Any:
         """Have whoever leads carry out the request, and return the content of its answer. Until one does, the request

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from keelmq.transport.connection import Connection
+from tests.certificates import Authority
 from tests.databases import database_url as database_url
 from tests.databases import engine as engine
 from tests.databases import postgresql_url as postgresql_url
@@ -91,6 +92,12 @@ async def connection(cluster: ClusterProcess) -> AsyncIterator[Connection]:
     made = Connection(cluster.urls)
     yield made
     made.close()
+
+
+@pytest.fixture(scope="module")
+def ca() -> Authority:
+    """Return a certificate authority of the module's own."""
+    return Authority()
 
 
 @pytest.fixture

@@ -167,6 +167,15 @@ async def load(deployment: Deployment, took_s: list[float] | None = None) -> Asy
         connection.close()
 
 
+async def messages_of(deployment: Deployment) -> int:
+    """Return how many messages the queue of the load has."""
+    connection = Connection(list(deployment.urls.values()))
+    try:
+        return await first_offset(connection, ("load", 0), "latest")
+    finally:
+        connection.close()
+
+
 def kill_once(deployment: Deployment, arguments: tuple[str, ...], text: str) -> str:
     """Start the tool and kill it with SIGKILL once it has printed the text; return its output until then."""
     output = ""

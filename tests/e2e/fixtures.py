@@ -35,8 +35,7 @@ def own_cluster(options: Sequence[str] = OPTIONS, *, topic: str | None = None, s
     def cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
         with ClusterProcess(tmp_path, nodes=3, options=options) as running:
             if topic is not None:
-                made = running.wait_leader().request("PUT", f"/v1/topics/{topic}", payload={"queues": 1})
-                assert made.status == 201, made
+                running.make_topic(topic)
             if settled:
                 running.wait_leader()
                 running.wait_same_state()

@@ -14,7 +14,7 @@ from keelmq.producing.producer import Producer
 from keelmq.transport.connection import Connection
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, Reply, wait_for
 from tests.e2e.fixtures import own_cluster
-from tests.e2e.test_membership import MEMBERS, OPTIONS, addresses, empty_node, persist, refused
+from tests.e2e.test_membership import MEMBERS, OPTIONS, addresses, empty_node, persist, producing, refused
 from tests.patience import PATIENCE_S
 
 OVERRIDE = ["--override-addresses", "1"]
@@ -53,12 +53,6 @@ def alarms(node: NodeProcess) -> dict[str, str]:
     return {each["code"]: each["detail"] for each in (node.status() or {"alarms": ()})["alarms"]}
 
 
-def ok(node: NodeProcess, method: str, path: str, payload: Any = None) -> Any:
-    reply = node.request(method, path, payload=payload)
-    assert reply.status < 300, reply
-    return reply.json()
-
-
 def replace_the_third(cluster: ClusterProcess, directory: Path) -> None:
     """Replace node 3 by node 4; from then on the log has the addresses of the nodes."""
     founders = list(cluster.nodes.values())
@@ -82,7 +76,7 @@ def test_a_stopped_cluster_is_moved_as_a_whole(cluster: ClusterProcess, tmp_path
     gone = cluster.nodes[3]
     replace_the_third(cluster, tmp_path)
     leader = cluster.wait_leader(among=[cluster.nodes[1], cluster.nodes[2], cluster.nodes[4]])
-    ok(leader, "POST", "/v1/topics/orders/messages", {"messages": [{"body": "before"}]})
+    leader.call("POST", "/v1/topics/orders/messages", {"messages": [{"body": "before"}]})
     nodes = list(cluster.nodes.values())
     told = [*nodes, gone]
     for node in nodes:
@@ -96,13 +90,13 @@ def test_a_stopped_cluster_is_moved_as_a_whole(cluster: ClusterProcess, tmp_path
         started_at(node, told, *OVERRIDE, *(["--join", nodes[0].url] if node.node_id == 4 else []))
     cluster.wait_ready()
     wait_for(lambda: all(listed(node) == places(nodes) for node in nodes), "the new addresses to be in the log")
-    ok(cluster.wait_leader(), "POST", "/v1/topics/orders/messages", {"messages": [{"body": "after"}]})
+    cluster.wait_leader().call("POST", "/v1/topics/orders/messages", {"messages": [{"body": "after"}]})
     for node in nodes:  # only the new addresses remain in their configuration
         node.kill()
         started_at(node, nodes)
     cluster.wait_ready()
     assert all(listed(node) == places(nodes) for node in nodes)
-    page = ok(cluster.wait_leader(), "GET", "/v1/topics/orders/queues/0/messages?offset=0")
+    page = cluster.wait_leader().call("GET", "/v1/topics/orders/queues/0/messages?offset=0")
     assert len(page["messages"]) == 2
     cluster.wait_same_state()
 
@@ -151,48 +145,38 @@ def test_a_node_moves_while_the_cluster_is_written_to(cluster: ClusterProcess, t
 async def _moves_under_load(cluster: ClusterProcess) -> None:
     nodes = list(cluster.nodes.values())
     servers = [node.url for node in nodes]
-    sent: list[bytes] = []
-    loaded = True
-
-    async def produce(producer: Producer) -> None:
-        while loaded:
-            body = b"%d" % len(sent)
-            await producer.send("orders", body)  # must not raise, whatever happens
-            sent.append(body)
-            await asyncio.sleep(0.005)
-
     async with Producer(servers, send_timeout_ms=int(PATIENCE_S * 1000)) as producer:
         with contextlib.closing(Connection(servers)) as connection:
             admin = Admin(connection)
             await admin.put_topic("orders", queues=1)
-            producing = asyncio.create_task(produce(producer))
-            for stopped in (True, False):
-                leader = await asyncio.to_thread(cluster.wait_leader)
-                node = next(each for each in nodes if each is not leader)
-                await asyncio.to_thread(node.kill)
-                moved(node)
-                told: dict[str, Any] = where(node)
-                if stopped:
-                    assert await refusal(admin.set_node_address(node.node_id, **told)) == "address_unreachable"
-                    await persist(lambda node=node, told=told: admin.set_node_address(node.node_id, **told, force=True))
-                    started_at(node, nodes)
-                else:
-                    started_at(node, nodes)
-                    await asyncio.to_thread(wait_for, lambda node=node: alarms(node), "the node to notice")
-                    assert "set-address" in alarms(node)["address_differs"]
-                    await persist(lambda node=node, told=told: admin.set_node_address(node.node_id, **told))
-                await asyncio.to_thread(cluster.wait_ready)
-                await asyncio.to_thread(wait_for, lambda node=node: not alarms(node), "the alarm to be over")
-                await asyncio.to_thread(_make_leader, cluster, node)
-            count = len(sent)
-            async with asyncio.timeout(PATIENCE_S):
-                while len(sent) < count + 20:
-                    await asyncio.sleep(0.02)
-            loaded = False
-            await producing
+            async with producing(producer) as sent:
+                for stopped in (True, False):
+                    leader = await asyncio.to_thread(cluster.wait_leader)
+                    node = next(each for each in nodes if each is not leader)
+                    await asyncio.to_thread(node.kill)
+                    moved(node)
+                    told: dict[str, Any] = where(node)
+                    if stopped:
+                        assert await refusal(admin.set_node_address(node.node_id, **told)) == "address_unreachable"
+                        await persist(
+                            lambda node=node, told=told: admin.set_node_address(node.node_id, **told, force=True)
+                        )
+                        started_at(node, nodes)
+                    else:
+                        started_at(node, nodes)
+                        await asyncio.to_thread(wait_for, lambda node=node: alarms(node), "the node to notice")
+                        assert "set-address" in alarms(node)["address_differs"]
+                        await persist(lambda node=node, told=told: admin.set_node_address(node.node_id, **told))
+                    await asyncio.to_thread(cluster.wait_ready)
+                    await asyncio.to_thread(wait_for, lambda node=node: not alarms(node), "the alarm to be over")
+                    await asyncio.to_thread(_make_leader, cluster, node)
+                count = len(sent)
+                async with asyncio.timeout(PATIENCE_S):
+                    while len(sent) < count + 20:
+                        await asyncio.sleep(0.02)
     assert listed(cluster.wait_leader()) == places(nodes)
     await asyncio.to_thread(cluster.wait_same_state)
-    queue = ok(cluster.wait_leader(), "GET", "/v1/topics/orders/queues/0/offsets?at=latest")
+    queue = cluster.wait_leader().call("GET", "/v1/topics/orders/queues/0/offsets?at=latest")
     assert queue["offset"] == len(sent)
 
 

@@ -21,8 +21,8 @@ from keelmq.admin import Admin
 from keelmq.admin.users import Rule, Users
 from keelmq.errors import Forbidden, Unauthenticated
 from tests.certificates import Authority
-from tests.e2e.closed_cluster import ADMINISTRATOR, administrator_file, bearer, code, rule, someone
-from tests.e2e.cluster_process import OPTIONS, ClusterProcess, NodeProcess, Reply, ok, until, wait_for
+from tests.e2e.closed_cluster import ADMINISTRATOR, bearer, closed, code, rule, someone
+from tests.e2e.cluster_process import ClusterProcess, NodeProcess, Reply, ok, until, wait_for
 from tests.e2e.fixtures import Shell
 from tests.e2e.test_http_tls import client_context, flags_of, issued
 from tests.e2e.test_permissions import calls
@@ -60,19 +60,12 @@ def ask(node: NodeProcess, method: str, path: str, payload: Any = None, headers:
 
 
 @pytest.fixture(scope="module")
-def ca() -> Authority:
-    return Authority()
-
-
-@pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, ca: Authority) -> Iterator[ClusterProcess]:
     """Three nodes under TLS with enforced permissions, each with both listeners."""
     directory = tmp_path_factory.mktemp("cluster")
     certificates = [ca.issue_server(directory, f"http-{number}") for number in (1, 2, 3)]
-    options = (*OPTIONS, "--auth", "enforce", "--admin-token-file", str(administrator_file(directory)))
-    found = ClusterProcess(directory, options=options, tls=client_context(certificates[0].ca_file))
+    found = closed(directory, tls=client_context(certificates[0].ca_file))
     for node, tls, port in zip(found.nodes.values(), certificates, free_ports(3), strict=True):
-        node.token = ADMINISTRATOR
         node.arguments += [*flags_of(tls), "--admin-listen", f"{node.host}:{port}"]
     with found:
         ok(found.wait_leader().request("PUT", "/v1/topics/kept", payload={"queues": 1}))

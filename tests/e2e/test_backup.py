@@ -15,9 +15,8 @@ import pytest
 from cluster.process.data_directory import UNFINISHED_FILE, Unfinished, note_unfinished
 from cluster.process.exit_codes import ExitCode
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, ok, wait_for
-from tests.e2e.fixtures import own_cluster
+from tests.e2e.fixtures import KEELMQ, own_cluster
 from tests.e2e.test_membership import addresses, empty_node
-from tests.e2e.test_sdk_cli import COMMAND
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
@@ -31,7 +30,7 @@ cluster = own_cluster()
 
 def cli(*arguments: str, code: int = 0) -> str:
     """Run `keelmq` and return its standard output."""
-    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = subprocess.run([*KEELMQ, *arguments], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == code, done
     return done.stdout
 
@@ -222,7 +221,7 @@ def test_one_survivor_of_three_goes_on_alone(cluster: ClusterProcess, tmp_path: 
             node.kill()
     wait_for(lambda: ok(survivor.request("GET", "/v1/cluster"))["leader_id"] is None, "the survivor to be alone")
     assert cli("backup", "create", f"{tmp_path}/made/", "--servers", cluster.servers, code=1) == ""
-    read = [*COMMAND, "backup", "create", f"{tmp_path}/made/", "--servers", cluster.servers, "--node", survivor.url]
+    read = [*KEELMQ, "backup", "create", f"{tmp_path}/made/", "--servers", cluster.servers, "--node", survivor.url]
     done = subprocess.run(read, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     assert f"node {survivor.node_id} knows no leader" in done.stderr
     assert [each["state_hash"] for each in json.loads(cli("backup", "list", f"{tmp_path}/made", "--json"))]

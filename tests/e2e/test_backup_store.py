@@ -11,9 +11,8 @@ import pytest
 
 from cluster.process.exit_codes import ExitCode
 from tests.e2e.cluster_process import ClusterProcess, wait_for
-from tests.e2e.fixtures import own_cluster
+from tests.e2e.fixtures import KEELMQ, own_cluster
 from tests.e2e.test_backup import cli, goes_on, keelmqd, load, metric, prepare, restore
-from tests.e2e.test_sdk_cli import COMMAND
 from tests.object_store import HeldLink, StoreProcess
 from tests.patience import PATIENCE_S
 
@@ -87,7 +86,7 @@ def what_fails_leaves_nothing(cluster: ClusterProcess, store: StoreProcess, vari
         assert cli("backup", "create", FOLDER, "--servers", cluster.servers, code=1) == ""
     with HeldLink(store, BEFORE_PARTS_BYTES) as link:
         target = (FOLDER, "--endpoint-url", link.url, "--servers", cluster.servers)
-        running = subprocess.Popen([*COMMAND, "backup", "create", *target], stderr=subprocess.PIPE, text=True)
+        running = subprocess.Popen([*KEELMQ, "backup", "create", *target], stderr=subprocess.PIPE, text=True)
         wait_for(lambda: store.uploads(BUCKET), "the upload to begin")
         running.send_signal(signal.SIGTERM)
         link.let_go()

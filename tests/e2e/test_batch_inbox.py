@@ -12,7 +12,7 @@ from sqlalchemy import Engine, text
 
 from keelmq import Admin, Connection, Consumer, ReceivedMessage, RetryLater, inbox, sql
 from tests.e2e.cluster_process import ClusterProcess, until
-from tests.e2e.test_sdk_consumer import fill, vanish
+from tests.e2e.test_sdk_consumer import fill, rewarded, vanish
 from tests.patience import CALL_PATIENCE_MS, PATIENCE_S
 
 pytestmark = pytest.mark.process
@@ -46,10 +46,6 @@ async def test_batches_take_effect_once_though_they_are_given_back_and_leader_an
         if first_try and calls % 3 == 0:
             raise RetryLater(delay_ms=1, reason="after the database transaction")
 
-    def rows() -> list[int]:
-        with engine.connect() as database:
-            return [int(row[0]) for row in database.execute(text("SELECT order_id FROM points ORDER BY order_id"))]
-
     options: dict[str, Any] = {"start": "earliest", "concurrency": 4, "max_messages": 10}
     with (
         ClusterProcess(tmp_path / "cluster", nodes=3) as cluster,
@@ -59,9 +55,9 @@ async def test_batches_take_effect_once_though_they_are_given_back_and_leader_an
         await fill(connection, "orders", MESSAGES)
         options |= {"connection": connection, "batch_handler": handle}
         async with Consumer([], "points", "orders", session_timeout_ms=2_000, **options) as first:
-            await until(lambda: len(rows()) >= 50)
+            await until(lambda: len(rewarded(engine)) >= 50)
             cluster.wait_leader().kill()
-            await until(lambda: len(rows()) >= 200)
+            await until(lambda: len(rewarded(engine)) >= 200)
             vanish(first)
             async with Consumer([], "points", "orders", **options):
                 async with asyncio.timeout(PATIENCE_S):
@@ -69,6 +65,6 @@ async def test_batches_take_effect_once_though_they_are_given_back_and_leader_an
                         each.lag for each in (await Admin(connection).group("points")).offsets
                     ):
                         await asyncio.sleep(0.1)
-                await until(lambda: len(rows()) >= MESSAGES)
-    assert rows() == list(range(MESSAGES))
+                await until(lambda: len(rewarded(engine)) >= MESSAGES)
+    assert rewarded(engine) == list(range(MESSAGES))
     assert known > 0, "something was delivered again after it had taken effect"

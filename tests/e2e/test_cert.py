@@ -15,11 +15,11 @@ from raft.messages import Hello, encode
 from raft.peers.handshake import NONCE_BYTES, PROTOCOL
 from raft.peers.tls import name_of
 from tests.e2e.cluster_process import ClusterProcess, ok, wait_for
+from tests.e2e.fixtures import KEELMQ
 from tests.e2e.small_disk import fill
 from tests.e2e.test_http_tls import client_context
 from tests.e2e.test_http_tls import flags_of as http_flags_of
 from tests.e2e.test_peer_tls import flags_of, read_all, send, shown_certificate
-from tests.e2e.test_sdk_cli import COMMAND
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
@@ -29,7 +29,7 @@ CLUSTER: Final = "e2e"
 
 def keelmq(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
     """Run a command of `keelmq cert` in a process of its own, which must end with the exit code."""
-    done = subprocess.run([*COMMAND, "cert", *map(str, arguments)], capture_output=True, text=True)
+    done = subprocess.run([*KEELMQ, "cert", *map(str, arguments)], capture_output=True, text=True)
     assert done.returncode == code, done.stderr
     return done
 
@@ -97,7 +97,7 @@ def test_an_application_sends_with_its_certificate(cluster: ClusterProcess, pki:
     keelmq("client", pki, "--name", "billing")
     files = files_of(pki, "client-billing")
     options = ["--ca-file", files.ca_file, "--certificate-file", files.certificate_file, "--key-file", files.key_file]
-    command = [*COMMAND, *options, "send", "kept", "hello", "--servers", cluster.servers, "--json"]
+    command = [*KEELMQ, *options, "send", "kept", "hello", "--servers", cluster.servers, "--json"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["offset"] == 0

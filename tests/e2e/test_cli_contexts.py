@@ -4,28 +4,18 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.closed_cluster import ADMINISTRATOR, administrator_file
-from tests.e2e.cluster_process import OPTIONS, ClusterProcess
+from tests.e2e.closed_cluster import ADMINISTRATOR, administrator_file, shared_closed_cluster
+from tests.e2e.cluster_process import ClusterProcess
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
-    directory = tmp_path_factory.mktemp("cluster")
-    options = (*OPTIONS, "--auth", "enforce", "--admin-token-file", str(administrator_file(directory)))
-    closed = ClusterProcess(directory, nodes=1, options=options)
-    for node in closed.nodes.values():
-        node.token = ADMINISTRATOR
-    with closed:
-        closed.wait_leader()
-        yield closed
+cluster = shared_closed_cluster(nodes=1)
 
 
 class Terminal:

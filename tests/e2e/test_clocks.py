@@ -34,9 +34,7 @@ class Clocks:
         set_offset_ns(self.cluster.directory / f"clock{node.node_id}", ahead_ms * 1_000_000)
 
     def has_alarm(self, node: NodeProcess, code: str, subject: str = "") -> bool:
-        status = node.status()
-        alarms = [] if status is None else status["alarms"]
-        return any((alarm["code"], alarm["subject"]) == (code, subject) for alarm in alarms)
+        return (code, subject) in node.alarms()
 
     def wait_alarm(self, node: NodeProcess, code: str, subject: str = "") -> None:
         try:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.e2e.closed_cluster import ADMINISTRATOR, administrator_file, rule, someone
+from tests.e2e.closed_cluster import ADMINISTRATOR, closed, rule, someone
 from tests.e2e.cluster_process import OPTIONS, ClusterProcess, ok
 from tests.e2e.fixtures import Shell
 
@@ -26,13 +26,7 @@ class ClosedShell(Shell):
 
 
 def closed_node(directory: Path) -> ClusterProcess:
-    directory.mkdir()
-    file = administrator_file(directory)
-    options = ("--auth", "enforce", "--admin-token-file", str(file), "--webhook-allow", "http://127.0.0.1:9")
-    cluster = ClusterProcess(directory, nodes=1, options=(*OPTIONS, *options))
-    for node in cluster.nodes.values():
-        node.token = ADMINISTRATOR
-    return cluster
+    return closed(directory, nodes=1, options=(*OPTIONS, "--webhook-allow", "http://127.0.0.1:9"))
 
 
 @pytest.fixture

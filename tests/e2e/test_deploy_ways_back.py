@@ -12,10 +12,8 @@ from typing import Any
 import pytest
 
 from deploy.rollout.ways_back import ACCEPT
-from keelmq import Connection
-from keelmq.consuming.group_session import first_offset
 from tests.e2e.cluster_process import wait_for
-from tests.e2e.deployment import Deployment, kill_once, load
+from tests.e2e.deployment import Deployment, kill_once, load, messages_of
 from tests.e2e.killed_tool import kill_at_steps
 from tests.e2e.test_deploy_verbs import members, result
 from tests.object_store import StoreProcess
@@ -43,14 +41,6 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreProc
         monkeypatch.delenv("AWS_ENDPOINT_URL")
         made.client.create_bucket(Bucket="backups")
         yield made
-
-
-async def messages(deployment: Deployment) -> int:
-    connection = Connection(list(deployment.urls.values()))
-    try:
-        return await first_offset(connection, ("load", 0), "latest")
-    finally:
-        connection.close()
 
 
 def kill_all(deployment: Deployment, *numbers: int) -> None:
@@ -83,7 +73,7 @@ async def test_a_backup_under_load_becomes_a_cluster_on_fresh_hosts(
     assert (told.returncode, f"keelmq backup fetch {url}" in told.stderr) == (1, True), told
     output = other.done(*restore)
     assert output.count("state hash") >= 3
-    found = await messages(other)
+    found = await messages_of(other)
     assert 10 <= found <= len(acknowledged)
     assert "nothing is left to do" in other.done(*restore)
     async with load(other) as acknowledged:  # these messages have the ids of old ones, and work goes on
@@ -183,7 +173,7 @@ async def test_the_survivor_of_a_lost_majority_becomes_a_cluster_that_grows(depl
     assert deployment.run("recover", "1", ACCEPT).returncode == 1
     assert kill_at_steps(deployment, "recover", "2", ACCEPT) >= 4
     assert set(deployment.pids()) == {2}
-    assert await messages(deployment) == len(acknowledged)
+    assert await messages_of(deployment) == len(acknowledged)
     refused = deployment.run("bootstrap")
     assert refused.returncode == 3
     assert "is no member; next: keelmq-deploy add" in refused.stderr

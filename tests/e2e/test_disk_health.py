@@ -32,24 +32,15 @@ def cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
         for node_id in (1, 2, 3):
             stack.enter_context(mounted_at(tmp_path / f"node{node_id}"))
         cluster = stack.enter_context(ClusterProcess(tmp_path, nodes=3, options=OPTIONS))
-        assert cluster.wait_leader().request("PUT", "/v1/topics/disk", payload={"queues": 1}).status == 201
+        cluster.make_topic("disk")
         yield cluster
-
-
-def send(node: NodeProcess, key: str) -> Reply:
-    return node.request("POST", PATH, payload={"messages": [{"body": "x"}]}, headers={"Idempotency-Key": key})
-
-
-def alarms_of(node: NodeProcess) -> dict[tuple[str, str], dict[str, Any]]:
-    status = node.status()
-    return {(alarm["code"], alarm["subject"]): alarm for alarm in status["alarms"]} if status is not None else {}
 
 
 def takes_writes(cluster: ClusterProcess) -> NodeProcess | None:
     """Return a node that says that it takes writes, and does; None if there is none."""
     for node in cluster.alive():
         ready = node.request("GET", "/readyz?for=writes").status
-        if ready == 200 and send(node, f"at-{time.monotonic_ns()}").status == 200:
+        if ready == 200 and node.send(PATH, f"at-{time.monotonic_ns()}").status == 200:
             return node
     return None
 
@@ -64,11 +55,11 @@ def test_writing_goes_on_at_another_leader_while_the_leaders_disk_is_full(cluste
         ballast.write_bytes(bytes(70 * MIB))
     wait_for(lambda: takes_writes(cluster) not in (None, full), "writes to go on elsewhere")
     leader = cluster.wait_leader(among=[node for node in cluster.alive() if node is not full])
-    wait_for(lambda: ("disk_low", str(full.node_id)) in alarms_of(leader), "the others to say whose disk is full")
-    wait_for(lambda: ("disk_low", "") in alarms_of(full), "the node to say that its disk is full")
+    wait_for(lambda: ("disk_low", str(full.node_id)) in leader.alarms(), "the others to say whose disk is full")
+    wait_for(lambda: ("disk_low", "") in full.alarms(), "the node to say that its disk is full")
     assert full.request("GET", "/readyz?for=writes").status == 503
     ballast.unlink()
-    wait_for(lambda: not alarms_of(leader) and not alarms_of(full), "all to be well")
+    wait_for(lambda: not leader.alarms() and not full.alarms(), "all to be well")
     cluster.wait_same_state()
 
 
@@ -80,7 +71,7 @@ def test_a_majority_that_is_full_is_told_at_once_and_by_name(cluster: ClusterPro
     codes: list[Any] = []
 
     def is_refused() -> Reply | None:
-        reply = send(leader, f"k{len(codes)}")
+        reply = leader.send(PATH, f"k{len(codes)}")
         codes.append(reply.json().get("code"))
         return reply if reply.status == 507 else None
 
@@ -89,7 +80,7 @@ def test_a_majority_that_is_full_is_told_at_once_and_by_name(cluster: ClusterPro
     named = " and ".join(f"node {node.node_id}" for node in full)
     assert named in refused.json()["detail"]
     assert refused.json()["full_nodes"] == [node.node_id for node in full]
-    assert {send(leader, f"again{n}").status for n in range(20)} == {507}
+    assert {leader.send(PATH, f"again{n}").status for n in range(20)} == {507}
     ready = leader.request("GET", "/readyz?for=writes")
     assert (ready.status, named in ready.json()["detail"]) == (503, True)
     assert leader.ready()
@@ -111,7 +102,7 @@ def test_a_follower_whose_disk_takes_no_more_is_stuck_and_says_so(cluster: Clust
 
     wait_for(is_stuck, "the node to say that it is stuck")
     told = ("node_behind", str(stuck.node_id))
-    wait_for(lambda: told in alarms_of(cluster.wait_leader()), "the leader to say it as well")
+    wait_for(lambda: told in cluster.wait_leader().alarms(), "the leader to say it as well")
     (stuck.data_dir / "ballast").unlink()
     wait_for(stuck.ready, "the node to catch up")
 
@@ -124,13 +115,13 @@ def test_a_leader_whose_disk_has_become_slow_hands_over(cluster: ClusterProcess)
 
         def others_lead() -> NodeProcess | None:
             for node in cluster.alive():
-                send(node, f"k{time.monotonic_ns()}")
+                node.send(PATH, f"k{time.monotonic_ns()}")
             leader = cluster.leader()
             return leader if leader is not slow else None
 
         leader = wait_for(others_lead, "another node to lead")
-        wait_for(lambda: ("disk_slow", str(slow.node_id)) in alarms_of(leader), "the others to say whose disk is slow")
-        assert send(leader, "fast").status == 200
+        wait_for(lambda: ("disk_slow", str(slow.node_id)) in leader.alarms(), "the others to say whose disk is slow")
+        assert leader.send(PATH, "fast").status == 200
     finally:
         tracer.kill()
         tracer.wait()

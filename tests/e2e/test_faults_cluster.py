@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local_nodes import free_ports
-from tests.e2e.cluster_process import STEADY, ClusterProcess, NodeProcess, Reply, wait_for
+from tests.e2e.cluster_process import STEADY, ClusterProcess, NodeProcess, wait_for
 from tests.e2e.fixtures import own_cluster
 
 pytestmark = pytest.mark.process
@@ -24,10 +24,6 @@ hasty = own_cluster(
     )
 )
 """Nodes that soon give up a write, and take few bytes at a time."""
-
-
-def send(node: NodeProcess, key: str, body: str = "x") -> Reply:
-    return node.request("POST", PATH, payload={"messages": [{"body": body}]}, headers={"Idempotency-Key": key})
 
 
 def stored(node: NodeProcess) -> list[str]:
@@ -55,17 +51,17 @@ def test_without_a_majority_writes_are_unknown_then_refused_and_done_once_when_i
     for node in others:
         node.pause()
     body = "x" * (IN_FLIGHT_BYTES * 3 // 4)
-    unknown = send(leader, "k1", body)
+    unknown = leader.send(PATH, "k1", body)
     assert (unknown.status, unknown.json()["code"]) == (503, "unknown_outcome")
     assert unknown.headers["retry-after"] == "1"
-    overloaded = send(leader, "k2", body)
+    overloaded = leader.send(PATH, "k2", body)
     assert (overloaded.status, overloaded.json()["code"]) == (429, "overloaded")
     assert overloaded.headers["retry-after"] == "1"
     for node in others:
         node.resume()
 
     def done(key: str) -> bool:
-        return send(hasty.wait_leader(), key, body).status == 200
+        return hasty.wait_leader().send(PATH, key, body).status == 200
 
     for key in ("k1", "k2"):
         wait_for(lambda key=key: done(key), f"the retry of {key}")  # type: ignore[misc]
@@ -115,7 +111,7 @@ def test_killing_each_node_in_turn_under_load_loses_nothing(cluster: ClusterProc
             while not stop.is_set():
                 try:
                     leader = cluster.leader()
-                    if leader is not None and send(leader, key).status == 200:
+                    if leader is not None and leader.send(PATH, key).status == 200:
                         acknowledged.append(f"{key}-0")
                         break
                 except OSError:
@@ -150,7 +146,7 @@ def test_a_paused_leader_does_not_acknowledge_what_the_others_never_saw(cluster:
     old.pause()
     cluster.send(PATH, 1, "during", among=followers(cluster, old))
     old.resume()
-    late = send(old, "late")
+    late = old.send(PATH, "late")
     assert late.status in (200, 307, 503)
     cluster.wait_ready()
     cluster.wait_same_state()
@@ -167,7 +163,7 @@ def test_a_follower_that_was_cut_off_comes_back_and_counts_for_the_majority(clus
     keys = [f"during-{number}" for number in range(50)]
 
     def done(node: NodeProcess, key: str) -> bool:
-        return send(node, key).status == 200
+        return node.send(PATH, key).status == 200
 
     for key in keys:
         wait_for(lambda key=key: done(cluster.wait_leader(among=[leader, other]), key), key)  # type: ignore[misc]
@@ -198,7 +194,7 @@ def test_a_peer_of_another_cluster_is_not_listened_to(steady: ClusterProcess, tm
     try:
         wait_for(lambda: "refused a peer connection" in victim.output(), "the refusal")
         assert stranger.request("GET", "/readyz").status == 503
-        assert send(leader, "k1").status == 200
+        assert leader.send(PATH, "k1").status == 200
     finally:
         stranger.kill()
     after = leader.known_status()

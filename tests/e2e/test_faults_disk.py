@@ -12,7 +12,7 @@ import pytest
 from cluster.process.exit_codes import ExitCode
 from store.index.index import Index
 from store.log.errors import DiskError, DiskFull
-from tests.e2e.cluster_process import OPTIONS, ClusterProcess, NodeProcess, Reply, wait_for
+from tests.e2e.cluster_process import OPTIONS, ClusterProcess, NodeProcess, wait_for
 from tests.e2e.small_disk import DISK_BYTES, MIB, fill
 from tests.e2e.test_retention import log_bytes
 from tests.requirements import TRACING
@@ -21,14 +21,6 @@ pytestmark = pytest.mark.process
 
 BALLAST_BYTES = 32 * MIB
 PATH = "/v1/topics/disk/messages"
-
-
-def send(node: NodeProcess, key: str, body: str = "x") -> Reply:
-    return node.request("POST", PATH, payload={"messages": [{"body": body}]}, headers={"Idempotency-Key": key})
-
-
-def count(node: NodeProcess) -> int:
-    return int(node.request("GET", "/v1/topics/disk").json()["queue_offsets"][0]["max_offset"])
 
 
 def test_a_full_disk_refuses_writes_reads_go_on_and_space_brings_writes_back(small_disk: Path) -> None:
@@ -40,19 +32,19 @@ def test_a_full_disk_refuses_writes_reads_go_on_and_space_brings_writes_back(sma
         node = cluster.wait_leader()
         assert node.request("PUT", "/v1/topics/disk", payload={"queues": 1}).status == 201
         sent = 0
-        while (reply := send(node, f"k{sent}", "x" * MIB)).status == 200:
+        while (reply := node.send(PATH, f"k{sent}", "x" * MIB)).status == 200:
             sent += 1
             assert sent < DISK_BYTES // MIB
         assert (reply.status, reply.json()["code"]) == (507, "disk_full")
         assert reply.headers["retry-after"]
         assert sent > 0
-        assert count(node) == sent
+        assert node.max_offset("disk") == sent
         read = node.request("GET", f"/v1/topics/disk/queues/0/messages?offset={sent - 1}").json()
         assert read["messages"][0]["message_id"] == f"k{sent - 1}-0"
         assert node.running()
         ballast.unlink()
-        assert wait_for(lambda: send(node, f"k{sent}").status == 200, "writes to be taken again")
-        assert count(node) == sent + 1
+        assert wait_for(lambda: node.send(PATH, f"k{sent}").status == 200, "writes to be taken again")
+        assert node.max_offset("disk") == sent + 1
 
 
 def test_what_holds_the_log_of_a_full_disk_is_told_and_can_be_let_go(small_disk: Path) -> None:
@@ -67,7 +59,7 @@ def test_what_holds_the_log_of_a_full_disk_is_told_and_can_be_let_go(small_disk:
 
         def is_full() -> bool:
             nonlocal sent
-            reply = send(node, f"k{sent}", "x" * MIB)
+            reply = node.send(PATH, f"k{sent}", "x" * MIB)
             sent += 1
             assert sent < 2 * DISK_BYTES // MIB
             return reply.status == 507
@@ -83,7 +75,7 @@ def test_what_holds_the_log_of_a_full_disk_is_told_and_can_be_let_go(small_disk:
         rollback = node.request("POST", "/v1/transactions/t-1/rollback", payload={"source": "operator"})
         assert rollback.status == 200
         wait_for(lambda: log_is_short(node), "the log to go")
-        assert wait_for(lambda: send(node, "again").status == 200, "writes to be taken again")
+        assert wait_for(lambda: node.send(PATH, "again").status == 200, "writes to be taken again")
 
 
 def log_is_short(node: NodeProcess) -> bool:
@@ -95,7 +87,7 @@ def test_a_node_stops_in_order_on_a_full_disk_and_starts_again_once_there_is_spa
     with ClusterProcess(small_disk, nodes=1) as cluster:
         node = cluster.wait_leader()
         assert node.request("PUT", "/v1/topics/disk", payload={"queues": 1}).status == 201
-        assert send(node, "k1").status == 200
+        assert node.send(PATH, "k1").status == 200
         fill(small_disk / "ballast")
         assert node.terminate() == ExitCode.STOPPED, node.output()
         assert "was not brought to disk" in node.output()
@@ -104,7 +96,7 @@ def test_a_node_stops_in_order_on_a_full_disk_and_starts_again_once_there_is_spa
         (small_disk / "ballast").unlink()
         node.start()
         cluster.wait_leader()
-        assert count(node) == 1
+        assert node.max_offset("disk") == 1
 
 
 def test_an_index_that_has_no_room_says_that_the_disk_is_full(small_disk: Path) -> None:
@@ -129,14 +121,14 @@ def test_writes_stop_before_the_disk_is_full(tmp_path: Path) -> None:
     with ClusterProcess(tmp_path, nodes=1) as cluster:
         node = cluster.wait_leader()
         assert node.request("PUT", "/v1/topics/disk", payload={"queues": 1}).status == 201
-        assert send(node, "k1").status == 200
+        assert node.send(PATH, "k1").status == 200
         node.terminate()
         node.arguments[node.arguments.index("--min-free-bytes") + 1] = str(1 << 62)
         node.start()
         cluster.wait_leader()
-        reply = send(node, "k2")
+        reply = node.send(PATH, "k2")
         assert (reply.status, reply.json()["code"]) == (507, "disk_full")
-        assert count(node) == 1
+        assert node.max_offset("disk") == 1
         assert b"keelmq_disk_is_low 1.0" in node.request("GET", "/metrics").body
 
 
@@ -191,11 +183,11 @@ def test_a_failed_fsync_stops_the_node_and_loses_nothing(tmp_path: Path, log_syn
     with ClusterProcess(tmp_path, nodes=3, options=(*OPTIONS, "--log-sync", log_sync)) as cluster:
         leader = cluster.wait_leader()
         assert leader.request("PUT", "/v1/topics/disk", payload={"queues": 1}).status == 201
-        acknowledged = [key for key in (f"k{n}" for n in range(10)) if send(leader, key).status == 200]
+        acknowledged = [key for key in (f"k{n}" for n in range(10)) if leader.send(PATH, key).status == 200]
         tracer = inject(leader, f"{sync_call(leader)}:error=EIO:when=1+")
         try:
             with pytest.raises(OSError):  # noqa: PT011 - reset, closed or timed out: it ends before it can answer
-                send(leader, "last")
+                leader.send(PATH, "last")
             assert leader.wait_exit() == ExitCode.FATAL
         finally:
             tracer.kill()
@@ -205,7 +197,7 @@ def test_a_failed_fsync_stops_the_node_and_loses_nothing(tmp_path: Path, log_syn
         assert "keelmqd: fatal:" in leader.output()
         assert "fdatasync" in leader.output()
         successor = cluster.wait_leader()
-        assert send(successor, "last").status == 200
+        assert successor.send(PATH, "last").status == 200
         leader.start()
         cluster.wait_ready()
         cluster.wait_same_state()

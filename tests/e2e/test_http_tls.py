@@ -20,9 +20,9 @@ from raft.config import TlsConfig
 from tests.certificates import Authority
 from tests.e2e.cluster_process import OPTIONS, ClusterProcess, NodeProcess, ok, until, wait_for
 from tests.e2e.fixtures import Shell
+from tests.e2e.test_peer_tls import MESSAGES, send
 from tests.patience import CALL_PATIENCE_MS, PATIENCE_S
 
-MESSAGES = "/v1/topics/kept/messages"
 CLOSED = 'keelmq_http_connections_closed_total{reason="handshake"}'
 
 
@@ -34,11 +34,6 @@ def client_context(ca_file: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(ca_file)
     return context
-
-
-def send(node: NodeProcess, number: int) -> None:
-    key = {"Idempotency-Key": f"k{number}"}
-    ok(node.request("POST", MESSAGES, payload={"messages": [{"body": str(number)}]}, headers=key))
 
 
 def connect(node: NodeProcess) -> socket.socket:
@@ -68,16 +63,6 @@ def ask(connection: socket.socket) -> bytes:
 def metric(node: NodeProcess, name: str) -> float:
     lines = node.request("GET", "/metrics").body.decode().splitlines()
     return float(next(line for line in lines if line.startswith(f"{name} ")).rpartition(" ")[2])
-
-
-def alarms_of(node: NodeProcess) -> dict[tuple[str, str], str]:
-    status = node.status()
-    return {(each["code"], each["subject"]): each["detail"] for each in status["alarms"]} if status else {}
-
-
-@pytest.fixture
-def ca() -> Authority:
-    return Authority()
 
 
 @pytest.fixture
@@ -113,12 +98,12 @@ def test_certificates_are_replaced_while_connections_go_on(
         assert ask(kept).startswith(b"HTTP/1.1 200")
         assert kept.getpeercert(binary_form=True) != issued(tls)
     Path(tls.key_file).write_text("broken")
-    detail = wait_for(lambda: alarms_of(node).get(("certificate_refused", "clients")), "the alarm")
+    detail = wait_for(lambda: node.alarms().get(("certificate_refused", "clients")), "the alarm")
     assert f"http_tls_key {tls.key_file}: the file has no PRIVATE KEY" in detail
     assert f"the new TLS files are not used: http_tls_key {tls.key_file}" in node.output()
     assert shown(node) == issued(tls), "the former files stay in use"
     ca.issue_server(tmp_path, name)
-    wait_for(lambda: ("certificate_refused", "clients") not in alarms_of(node), "the end of the alarm")
+    wait_for(lambda: ("certificate_refused", "clients") not in node.alarms(), "the end of the alarm")
     assert metric(node, "keelmq_http_certificate_expires_timestamp_seconds") > time.time()
     send(cluster.wait_leader(), 1)
 

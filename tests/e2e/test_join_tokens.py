@@ -1,15 +1,21 @@
 """A new node joins with a token that is used up, and without any other credentials of the cluster."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from cluster.process.exit_codes import ExitCode
-from tests.e2e.closed_cluster import ADMINISTRATOR, administrator_file, bearer, code, rule, someone
-from tests.e2e.cluster_process import OPTIONS, ClusterProcess, NodeProcess, ok, wait_for
+from tests.e2e.closed_cluster import (
+    ADMINISTRATOR,
+    administrator_file,
+    bearer,
+    closed,
+    code,
+    rule,
+    shared_closed_cluster,
+    someone,
+)
+from tests.e2e.cluster_process import ClusterProcess, NodeProcess, ok, wait_for
 from tests.e2e.fixtures import Shell
 from tests.e2e.test_backup import restore
 from tests.e2e.test_membership import addresses, empty_node
@@ -17,16 +23,7 @@ from tests.e2e.test_membership import addresses, empty_node
 JOIN = "/v1/cluster/join"
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
-    directory = tmp_path_factory.mktemp("cluster")
-    options = (*OPTIONS, "--auth", "enforce", "--admin-token-file", str(administrator_file(directory)))
-    closed = ClusterProcess(directory, nodes=3, options=options)
-    for node in closed.nodes.values():
-        node.token = ADMINISTRATOR
-    with closed:
-        closed.wait_leader()
-        yield closed
+cluster = shared_closed_cluster()
 
 
 def made(cluster: ClusterProcess, node_id: int, **fields: int) -> str:
@@ -189,10 +186,8 @@ def test_a_token_that_was_used_after_a_backup_is_not_good_again_after_its_restor
     shell.environment["KEELMQ_TOKEN_FILE"] = str(administrator_file(tmp_path))
     file = Path(shell.json("backup", "create", str(tmp_path) + "/")["file"])
     ok(cluster.wait_leader().request("POST", JOIN, payload={"node_id": 8}, headers=bearer(token)))
-    options = (*OPTIONS, "--auth", "enforce", "--admin-token-file", str(administrator_file(tmp_path)))
-    other = ClusterProcess(tmp_path / "other", nodes=3, options=options)
+    other = closed(tmp_path / "other")
     for node in other.nodes.values():
-        node.token = ADMINISTRATOR
         restored = restore(file, node, other, "--restore-id", "drill")
         assert (restored.returncode, "used up: " in restored.stdout) == (ExitCode.STOPPED, True), restored
         assert "join:8" in restored.stdout

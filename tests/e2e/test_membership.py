@@ -7,6 +7,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,7 @@ from deploy.local_nodes import free_ports, make_secret
 from keelmq import Admin, Connection, Consumer, Producer, ReceivedMessage
 from keelmq.errors import KeelMQError
 from tests.e2e.cluster_process import STEADY, ClusterProcess, NodeProcess, until, wait_for
-from tests.e2e.fixtures import own_cluster
-from tests.e2e.test_sdk_cli import COMMAND
+from tests.e2e.fixtures import KEELMQ, own_cluster
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
@@ -69,52 +69,68 @@ def voters(node: NodeProcess) -> list[int]:
     return [each["node_id"] for each in status["nodes"] if each["membership"] == "voter"] if status else []
 
 
-async def test_every_node_is_replaced_under_load(cluster: ClusterProcess, tmp_path: Path) -> None:
-    """Three nodes become five, then the first three go, one by one; the clients were told of those three only."""
-    servers = cluster.urls
-    operator = Connection(servers)
-    admin = Admin(operator)
-    await admin.put_topic("orders", queues=2)
+@contextlib.asynccontextmanager
+async def producing(producer: Producer) -> AsyncIterator[list[bytes]]:
+    """Send one message after the other to the topic `orders` within the block, each of which must be taken. The list
+    has their bodies.
+    """
     sent: list[bytes] = []
-    got: list[bytes] = []
     loaded = True
 
-    async def handle(message: ReceivedMessage) -> None:
-        got.append(message.body)
-
-    async def produce(producer: Producer) -> None:
+    async def produce() -> None:
         while loaded:
             body = b"%d" % len(sent)
             await producer.send("orders", body)  # must not raise, whatever happens
             sent.append(body)
             await asyncio.sleep(0.005)
 
+    task = asyncio.create_task(produce())
+    try:
+        yield sent
+    finally:
+        loaded = False
+        await task
+
+
+async def test_every_node_is_replaced_under_load(cluster: ClusterProcess, tmp_path: Path) -> None:
+    """Three nodes become five, then the first three go, one by one; the clients were told of those three only."""
+    servers = cluster.urls
+    operator = Connection(servers)
+    admin = Admin(operator)
+    await admin.put_topic("orders", queues=2)
+    got: list[bytes] = []
+
+    async def handle(message: ReceivedMessage) -> None:
+        got.append(message.body)
+
     async with (
         Producer(servers, send_timeout_ms=int(PATIENCE_S * 1000)) as producer,
         Consumer(servers, "shop", ["orders"], handle),
     ):
-        producing = asyncio.create_task(produce(producer))
-        await until(lambda: len(sent) > 20)
-        for node_id in (4, 5):
-            node = empty_node(cluster, node_id, tmp_path)
-            await asyncio.to_thread(node.start)
-            await persist(lambda node=node: admin.add_node(*addresses(node)))
-            await persist(lambda node_id=node_id: admin.promote_node(node_id))
-        assert voters(cluster.wait_leader()) == [1, 2, 3, 4, 5]
-        for _ in (1, 2, 3):
-            leader = await asyncio.to_thread(cluster.wait_leader)
-            first = leader.node_id if leader.node_id <= 3 else min(set(cluster.nodes) & {1, 2, 3})
-            await persist(lambda first=first: admin.remove_node(first))
-            await asyncio.to_thread(cluster.nodes.pop(first).kill)
-        count = len(sent)
-        await until(lambda: len(sent) > count + 20)
-        loaded = False
-        await producing
+        async with producing(producer) as sent:
+            await _replace_all(cluster, admin, sent, tmp_path)
         await until(lambda: set(got) >= set(sent))
     operator.close()
     assert voters(cluster.wait_leader()) == [4, 5]
     await asyncio.to_thread(cluster.wait_same_state)
     assert sorted(map(int, set(got))) == list(range(len(sent)))
+
+
+async def _replace_all(cluster: ClusterProcess, admin: Admin, sent: list[bytes], directory: Path) -> None:
+    await until(lambda: len(sent) > 20)
+    for node_id in (4, 5):
+        node = empty_node(cluster, node_id, directory)
+        await asyncio.to_thread(node.start)
+        await persist(lambda node=node: admin.add_node(*addresses(node)))
+        await persist(lambda node_id=node_id: admin.promote_node(node_id))
+    assert voters(cluster.wait_leader()) == [1, 2, 3, 4, 5]
+    for _ in (1, 2, 3):
+        leader = await asyncio.to_thread(cluster.wait_leader)
+        first = leader.node_id if leader.node_id <= 3 else min(set(cluster.nodes) & {1, 2, 3})
+        await persist(lambda first=first: admin.remove_node(first))
+        await asyncio.to_thread(cluster.nodes.pop(first).kill)
+    count = len(sent)
+    await until(lambda: len(sent) > count + 20)
 
 
 def test_a_removed_node_that_is_started_again_disturbs_nobody(cluster: ClusterProcess) -> None:
@@ -178,7 +194,7 @@ def learner(number: int, port: int = 0) -> dict[str, Any]:
 
 
 def keelmq(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=PATIENCE_S)
+    return subprocess.run([*KEELMQ, *arguments], capture_output=True, text=True, timeout=PATIENCE_S)
 
 
 def test_leadership_goes_to_the_node_that_is_named(tmp_path: Path) -> None:
@@ -328,7 +344,7 @@ def test_who_waits_for_a_node_that_is_down_is_told_so_and_may_stop_waiting(tmp_p
         wait_for(alone.ready, "the founder")
         body = learner(4, free_ports(1)[0])
         wait_for(lambda: alone.request("POST", MEMBERS, payload=body).status == 200, "the node to be added")
-        command = [*COMMAND, "cluster", "promote", "4", "--wait", "--servers", alone.url]
+        command = [*KEELMQ, "cluster", "promote", "4", "--wait", "--servers", alone.url]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             try:
                 assert process.stderr is not None
@@ -345,7 +361,7 @@ def test_who_waits_for_a_node_that_is_down_is_told_so_and_may_stop_waiting(tmp_p
 
 async def run(*arguments: str) -> tuple[int, str]:
     process = await asyncio.create_subprocess_exec(
-        *COMMAND, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        *KEELMQ, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
     output, _ = await process.communicate()
     assert process.returncode is not None

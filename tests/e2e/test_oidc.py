@@ -14,7 +14,7 @@ from selenium.webdriver.common.by import By
 from keelmq import Connection, Producer
 from keelmq.admin.users import Rule, Users
 from keelmq.errors import Forbidden, Unauthenticated
-from tests.e2e.closed_cluster import ADMINISTRATOR, administrator_file, bearer, code
+from tests.e2e.closed_cluster import ADMINISTRATOR, administrator_file, bearer, closed, code, knows
 from tests.e2e.cluster_process import OPTIONS, ClusterProcess, NodeProcess, ok, until, wait_for
 from tests.e2e.console_page import Page
 from tests.e2e.console_page import driver as driver
@@ -35,28 +35,20 @@ def issuer() -> Iterator[TokenIssuer]:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, issuer: TokenIssuer) -> Iterator[ClusterProcess]:
-    directory = tmp_path_factory.mktemp("cluster")
     options = (
-        *(*OPTIONS, "--auth", "enforce", "--admin-token-file", str(administrator_file(directory))),
+        *OPTIONS,
         *("--oidc-issuer", issuer.name, "--oidc-audience", AUDIENCE, "--oidc-keys", issuer.url),
         *("--oidc-groups-claim", "groups", "--oidc-refresh-ms", str(REFRESH_MS), "--oidc-leeway-ms", "0"),
         *("--log-level", "debug"),
     )
-    closed = ClusterProcess(directory, nodes=3, options=options)
-    for node in closed.nodes.values():
-        node.token = ADMINISTRATOR
-    with closed:
-        leader = closed.wait_leader()
+    with closed(tmp_path_factory.mktemp("cluster"), options=options) as running:
+        leader = running.wait_leader()
         ok(leader.request("PUT", "/v1/topics/orders", payload={"queues": 1}))
         rules = [{"actions": ["send", "read"], "resource": "topic:orders"}]
         assert leader.request("PUT", "/v1/users/oidc-group:shop", payload={"rules": rules}).status == 201
-        closed.wait_same_state()
-        known_to_all(closed, issuer.token())
-        yield closed
-
-
-def knows(node: NodeProcess, token: str) -> bool:
-    return node.request("GET", "/v1/principal", headers=bearer(token)).status == 200
+        running.wait_same_state()
+        known_to_all(running, issuer.token())
+        yield running
 
 
 def known_to_all(cluster: ClusterProcess, token: str) -> None:

@@ -7,15 +7,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from keelmq.cli.app import app
-from tests.e2e.cluster_process import ClusterProcess, NodeProcess, wait_for
+from tests.e2e.cluster_process import STEADY, ClusterProcess, NodeProcess, wait_for
 from tests.e2e.fixtures import own_cluster
 
 pytestmark = pytest.mark.process
 
-OPTIONS = (
-    *("--election-timeout-ms", "500", "--heartbeat-ms", "50"),
-    *("--check-interval-ms", "200", "--check-max", "1"),
-)
+OPTIONS = (*STEADY, "--check-interval-ms", "200", "--check-max", "1")
+"""Nodes one of which leads until a test ends it, since plain requests follow none."""
 WHO = {"operator": "ann", "reason": "shop is back"}
 FORCE = {**WHO, "source": "operator", "force": True}
 

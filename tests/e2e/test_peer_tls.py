@@ -31,8 +31,7 @@ def without_tls(node: NodeProcess) -> None:
 
 
 def send(node: NodeProcess, number: int) -> None:
-    key = {"Idempotency-Key": f"k{number}"}
-    ok(node.request("POST", MESSAGES, payload={"messages": [{"body": str(number)}]}, headers=key))
+    ok(node.send(MESSAGES, f"k{number}", str(number)))
 
 
 def shown_certificate(node: NodeProcess, tls: TlsConfig) -> bytes:
@@ -46,11 +45,6 @@ def shown_certificate(node: NodeProcess, tls: TlsConfig) -> bytes:
     ):
         assert connection.version() == "TLSv1.3"
         return connection.getpeercert(binary_form=True) or b""
-
-
-@pytest.fixture
-def ca() -> Authority:
-    return Authority()
 
 
 @pytest.fixture

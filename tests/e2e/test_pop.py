@@ -20,7 +20,7 @@ from keelmq.cli.app import app
 from keelmq.errors import Conflict
 from store.limits import POP_HELD_MAX
 from tests.e2e import fixtures
-from tests.e2e.cluster_process import ClusterProcess, NodeProcess, Reply, ok, until
+from tests.e2e.cluster_process import STEADY, ClusterProcess, NodeProcess, Reply, ok, until
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
@@ -29,6 +29,7 @@ ROOT = Path(__file__).parents[2]
 _names = itertools.count()
 
 own_cluster = fixtures.own_cluster()
+steady_cluster = fixtures.own_cluster(STEADY, topic="orders")
 
 
 async def fill(connection: Connection, topic: str, count: int, queues: int = 2) -> None:
@@ -69,16 +70,15 @@ async def test_more_workers_than_queues_share_the_messages(cluster: ClusterProce
     connection.close()
 
 
-def test_what_is_held_outlives_the_leader_and_no_other_gets_it(own_cluster: ClusterProcess) -> None:
-    leader = own_cluster.wait_leader()
-    ok(leader.request("PUT", "/v1/topics/orders", payload={"queues": 1}))
+def test_what_is_held_outlives_the_leader_and_no_other_gets_it(steady_cluster: ClusterProcess) -> None:
+    leader = steady_cluster.wait_leader()
     bodies = [{"body": str(number)} for number in range(10)]
     ok(leader.request("POST", "/v1/topics/orders/messages", payload={"messages": bodies}))
     pop = {"topic": "orders", "max_messages": 5, "invisible_ms": 3_600_000}
     held = ok(leader.request("POST", "/v1/groups/g/pop", payload=pop))["messages"]
     assert len(held) == 5
     leader.kill()
-    leader = own_cluster.wait_leader(among=own_cluster.alive())
+    leader = steady_cluster.wait_leader(among=steady_cluster.alive())
     others = ok(leader.request("POST", "/v1/groups/g/pop", payload={**pop, "max_messages": 32}))["messages"]
     assert sorted(each["body"] for each in others) == ["5", "6", "7", "8", "9"]
     handles = [each["receipt_handle"] for each in held]

@@ -20,10 +20,6 @@ SEVERAL_ELECTIONS_S = 5.0
 cluster = own_cluster(topic="kept", settled=True)
 
 
-def stored(node: NodeProcess) -> int:
-    return int(node.request("GET", "/v1/topics/kept").json()["queue_offsets"][0]["max_offset"])
-
-
 def copy_of(node: NodeProcess) -> Path:
     """Return a copy of the node's present directory, taken while the node is stopped."""
     node.terminate()
@@ -36,11 +32,6 @@ def copy_of(node: NodeProcess) -> Path:
 def put_back(node: NodeProcess, copy: Path) -> None:
     shutil.rmtree(node.data_dir)
     copy.rename(node.data_dir)
-
-
-def alarms(node: NodeProcess) -> list[str]:
-    status = node.status()
-    return [alarm["code"] for alarm in status["alarms"]] if status else []
 
 
 def lose_all_but_identity(node: NodeProcess) -> None:
@@ -65,11 +56,11 @@ def test_a_node_that_forgot_what_it_acknowledged_is_filled_by_the_leader(cluster
     cluster.wait_ready()
     cluster.send(PATH, 5, "later")
     cluster.wait_same_state()
-    assert stored(node) == 45
+    assert node.max_offset("kept") == 45
     wait_for(lambda: "from now on this node votes" in node.output(), "the node to vote again")
     said = "lacks data that it acknowledged" if left == "an older copy" else "holds an identity and no log"
     assert node.output().count(said) == 1, node.output()
-    wait_for(lambda: "disk_is_new" not in alarms(node), "the alarm to be over")
+    wait_for(lambda: "disk_is_new" not in {code for code, _ in node.alarms()}, "the alarm to be over")
 
 
 def no_leader_among(cluster: ClusterProcess, seconds: float) -> bool:
@@ -85,7 +76,7 @@ def test_a_disk_put_back_and_a_node_that_lags_elect_nobody(tmp_path: Path, small
     lagging = cluster.nodes[3]
     lagging.arguments[lagging.arguments.index("--data-dir") + 1] = str(small_disk / "node")
     with cluster:
-        assert cluster.wait_leader().request("PUT", "/v1/topics/kept", payload={"queues": 1}).status == 201
+        cluster.make_topic("kept")
         cluster.wait_same_state()
 
         def led_by_another() -> bool:
@@ -101,15 +92,15 @@ def test_a_disk_put_back_and_a_node_that_lags_elect_nobody(tmp_path: Path, small
         put = next(node for node in cluster.nodes.values() if node not in (cluster.wait_leader(), lagging))
         copy = copy_of(put)
         cluster.wait_ready()
-        leader = cluster.wait_leader()
-        assert leader not in (put, lagging)
         fill(small_disk / "ballast")
-        body = "x" * MIB
+        payload = {"messages": [{"body": "x" * MIB}]}
         sent = 0
         while "cannot take entry" not in lagging.output():  # the segment it has may still have room
-            assert leader.request("POST", PATH, payload={"messages": [{"body": body}]}).status == 200
+            cluster.call("POST", PATH, payload, key=f"large{sent}")
             sent += 1
         cluster.send(PATH, 20)
+        (leader,) = (node for node in cluster.nodes.values() if node not in (put, lagging))
+        cluster.hand_over(leader)
         committed = leader.known_status()["commit_index"]
         wait_for(lambda: knows_committed(lagging) >= committed, "the node that lags to hear of it")
         leader.kill()
@@ -127,7 +118,7 @@ def test_a_disk_put_back_and_a_node_that_lags_elect_nobody(tmp_path: Path, small
         leader.start()
         cluster.wait_leader()
         cluster.wait_same_state()
-        assert {stored(node) for node in cluster.nodes.values()} == {sent + 20}
+        assert {node.max_offset("kept") for node in cluster.nodes.values()} == {sent + 20}
 
 
 def knows_committed(node: NodeProcess) -> int:
@@ -141,9 +132,7 @@ def test_a_node_never_cuts_what_it_knew_to_be_committed_before_it_was_killed(clu
     put, off = [node for node in cluster.nodes.values() if node is not leader]
     copy = copy_of(put)
     cluster.wait_ready()
-    leader = cluster.wait_leader()
-    assert leader is not put
-    off = next(node for node in cluster.nodes.values() if node not in (leader, put))
+    cluster.hand_over(leader)
     off.kill()
     cluster.send(PATH, 20)
     leader.kill()

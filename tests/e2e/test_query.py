@@ -21,33 +21,27 @@ def cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
     """Return three nodes with a topic, and messages of every kind, some consumed and one given back."""
     with ClusterProcess(tmp_path, nodes=3, options=CALM) as running:
         leader = running.wait_leader()
-        ok(leader, "PUT", "/v1/topics/orders", {"queues": 2})
-        ok(leader, "PUT", GROUP, {"retry_max_attempts": 1, "retry_delays_ms": [0]})
+        leader.call("PUT", "/v1/topics/orders", {"queues": 2})
+        leader.call("PUT", GROUP, {"retry_max_attempts": 1, "retry_delays_ms": [0]})
         for number in range(3):
             message = {"body": f"plain {number}", "message_id": f"m{number}", "keys": ["red", f"k{number}"], "queue": 0}
-            ok(leader, "POST", MESSAGES, {"messages": [message]})
+            leader.call("POST", MESSAGES, {"messages": [message]})
         half = {"body": "half", "topic": "orders", "queue": 1, "keys": ["red"]}
         for transaction_id, decision in (("t1", "commit"), ("t2", "rollback")):
             request = {"transaction_id": transaction_id, "producer_group": "pg", "messages": [half]}
-            ok(leader, "POST", "/v1/transactions", request)
-            ok(leader, "POST", f"/v1/transactions/{transaction_id}/{decision}")
+            leader.call("POST", "/v1/transactions", request)
+            leader.call("POST", f"/v1/transactions/{transaction_id}/{decision}")
         late = {"body": "late", "message_id": "late", "keys": ["red"], "delay_ms": 3_600_000}
-        ok(leader, "POST", MESSAGES, {"messages": [late]})
-        member = ok(leader, "POST", f"{GROUP}/members", {"topics": ["orders"], "client_id": "till-1"})
+        leader.call("POST", MESSAGES, {"messages": [late]})
+        member = leader.call("POST", f"{GROUP}/members", {"topics": ["orders"], "client_id": "till-1"})
         fence = {"member_id": member["member_id"], "generation": member["generation"]}
         bad = {"topic": "orders", "queue": 0, "offset": 1, "reason": "no stock"}
-        given = ok(leader, "POST", f"{GROUP}/retries", {**fence, "messages": [bad]})
+        given = leader.call("POST", f"{GROUP}/retries", {**fence, "messages": [bad]})
         fence["generation"] = given["generation"]
         done = {"topic": "orders", "queue": 0, "offset": 2}
-        ok(leader, "PUT", f"{GROUP}/offsets", {**fence, "offsets": [done]})
+        leader.call("PUT", f"{GROUP}/offsets", {**fence, "offsets": [done]})
         running.wait_same_state()
         yield running
-
-
-def ok(node: NodeProcess, method: str, path: str, payload: Any = None) -> Any:
-    reply = node.request(method, path, payload=payload)
-    assert reply.status < 300, reply
-    return reply.json()
 
 
 QUESTIONS = (
@@ -60,7 +54,7 @@ QUESTIONS = (
 
 
 def answers(node: NodeProcess) -> list[Any]:
-    return [ok(node, "GET", question) for question in QUESTIONS]
+    return [node.call("GET", question) for question in QUESTIONS]
 
 
 def names(trace: Any) -> list[str]:

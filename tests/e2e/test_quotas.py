@@ -13,8 +13,8 @@ from keelmq import Connection
 from keelmq.admin.users import Rule, Users
 from keelmq.errors import QuotaExceeded
 from keelmq.transport.retry import Deadline
-from tests.e2e.closed_cluster import ADMINISTRATOR, administrator_file
-from tests.e2e.cluster_process import OPTIONS, ClusterProcess, NodeProcess, ok, until
+from tests.e2e.closed_cluster import ADMINISTRATOR, closed
+from tests.e2e.cluster_process import ClusterProcess, NodeProcess, ok, until
 from tests.e2e.fixtures import Shell
 from tests.patience import PATIENCE_S
 
@@ -44,21 +44,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess
     webhook_secret = directory / "webhook-secret"
     webhook_secret.touch(mode=0o600)
     webhook_secret.write_text(WEBHOOK_SECRET)
-    closed = ClusterProcess(
-        directory,
-        nodes=3,
-        options=(
-            *OPTIONS,
-            *STEADY,
-            *("--auth", "enforce", "--admin-token-file", str(administrator_file(directory))),
-            *("--quota-file", str(quotas), "--webhook-secret-file", str(webhook_secret)),
-        ),
-    )
-    for node in closed.nodes.values():
-        node.token = ADMINISTRATOR
-    with closed:
-        ok(closed.wait_leader().request("PUT", "/v1/topics/shared", payload={"queues": 1}))
-        yield closed
+    options = (*STEADY, "--quota-file", str(quotas), "--webhook-secret-file", str(webhook_secret))
+    with closed(directory, options=options) as running:
+        ok(running.wait_leader().request("PUT", "/v1/topics/shared", payload={"queues": 1}))
+        yield running
 
 
 async def tokens_of(cluster: ClusterProcess, *users: str) -> dict[str, str]:

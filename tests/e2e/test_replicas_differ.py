@@ -25,11 +25,6 @@ def keelmq(cluster: ClusterProcess, *arguments: str) -> "subprocess.CompletedPro
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def alarms(node: NodeProcess) -> dict[tuple[str, str], str]:
-    status = node.status()
-    return {(alarm["code"], alarm["subject"]): alarm["detail"] for alarm in status["alarms"]} if status else {}
-
-
 def replica(node: NodeProcess) -> dict[str, Any]:
     status = node.status()
     return dict(status["replica"]) if status else {}
@@ -60,10 +55,10 @@ def test_the_replica_that_differs_is_named_and_rebuilt(cluster: ClusterProcess, 
     others = [each for each in cluster.nodes.values() if each is not node]
 
     key = ("replica_differs", str(node.node_id))
-    wait_for(lambda: all(key in alarms(each) for each in cluster.nodes.values()), "the alarm on every node")
-    wait_for(lambda: f"from entry {index} on" in alarms(node).get(key, ""), "the alarm to name the entry")
+    wait_for(lambda: all(key in each.alarms() for each in cluster.nodes.values()), "the alarm on every node")
+    wait_for(lambda: f"from entry {index} on" in node.alarms().get(key, ""), "the alarm to name the entry")
     command = f"keelmq cluster rebuild {node.node_id}"
-    wait_for(lambda: all(command in alarms(each).get(key, "") for each in cluster.nodes.values()), "the next step")
+    wait_for(lambda: all(command in each.alarms().get(key, "") for each in cluster.nodes.values()), "the next step")
     shown = keelmq(cluster, "cluster", "status")
     assert shown.returncode == 1
     assert f"cluster rebuild {node.node_id}" in shown.stdout
@@ -167,8 +162,8 @@ def test_a_bit_that_flips_in_an_old_segment_is_found_and_named(tmp_path: Path) -
             byte = file.read(1)
             file.seek(30_000)
             file.write(bytes([byte[0] ^ 1]))
-        wait_for(lambda: "record_damaged" in {code for code, _ in alarms(node)}, "the scrubber to find it")
-        (detail,) = [detail for (code, _), detail in alarms(node).items() if code == "record_damaged"]
+        wait_for(lambda: "record_damaged" in {code for code, _ in node.alarms()}, "the scrubber to find it")
+        (detail,) = [detail for (code, _), detail in node.alarms().items() if code == "record_damaged"]
         assert segment.name in detail
         assert "position" in detail
         assert "keelmq_scrub_damaged_segments 1.0" in node.request("GET", "/metrics").body.decode()
@@ -204,8 +199,8 @@ def test_two_that_differ_say_so_and_the_third_decides(cluster: ClusterProcess) -
 
     wait_for(both_say_so, "both to know that they differ")
     assert not any(replica(each)["differs"] for each in pair)
-    wait_for(lambda: all("replica_differs" in {code for code, _ in alarms(each)} for each in pair), "the alarms")
-    assert "no majority says which of them is right" in str(alarms(pair[0]))
+    wait_for(lambda: all("replica_differs" in {code for code, _ in each.alarms()} for each in pair), "the alarms")
+    assert "no majority says which of them is right" in str(pair[0].alarms())
     assert not status_is_good(cluster)
     assert pair[0].request("GET", "/v1/topics/kept").status == 200
     assert pair[1].request("GET", "/v1/topics/kept").status == 307

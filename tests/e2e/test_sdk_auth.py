@@ -1,7 +1,6 @@
 """The SDK and the command under enforced permissions, as docs/security.md describes them."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,22 +9,12 @@ from keelmq import Connection, Consumer, Producer, ReceivedMessage
 from keelmq.admin import Admin
 from keelmq.admin.users import Rule, Users
 from keelmq.errors import Conflict, Forbidden, Unauthenticated
-from tests.e2e.closed_cluster import ADMINISTRATOR, administrator_file
+from tests.e2e.closed_cluster import ADMINISTRATOR, administrator_file, enforced, shared_closed_cluster
 from tests.e2e.cluster_process import OPTIONS, ClusterProcess, NodeProcess, ok, until, wait_for
 from tests.e2e.fixtures import Shell
 from tests.e2e.test_membership import addresses, empty_node
 
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
-    directory = tmp_path_factory.mktemp("cluster")
-    options = (*OPTIONS, "--auth", "enforce", "--admin-token-file", str(administrator_file(directory)))
-    closed = ClusterProcess(directory, nodes=3, options=options)
-    for node in closed.nodes.values():
-        node.token = ADMINISTRATOR
-    with closed:
-        closed.wait_leader()
-        yield closed
+cluster = shared_closed_cluster()
 
 
 async def token_of(cluster: ClusterProcess, user: str, *rules: Rule) -> str:
@@ -142,7 +131,7 @@ def test_a_new_node_joins_a_closed_cluster(cluster: ClusterProcess, tmp_path: Pa
     secret = cluster.nodes[1].arguments
     at = node.arguments.index("--peer-secret-file")
     node.arguments[at + 1] = secret[secret.index("--peer-secret-file") + 1]
-    node.arguments += ["--auth", "enforce", "--admin-token-file", str(administrator_file(tmp_path))]
+    node.arguments += enforced(tmp_path)
     node.token = ADMINISTRATOR
     leader = cluster.wait_leader()
     node.start()

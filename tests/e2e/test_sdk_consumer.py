@@ -40,6 +40,12 @@ def vanish(consumer: Consumer) -> None:
         task.cancel()
 
 
+def rewarded(engine: Engine) -> list[int]:
+    """Return the orders in the table `points`, sorted."""
+    with engine.connect() as database:
+        return [int(row[0]) for row in database.execute(text("SELECT order_id FROM points ORDER BY order_id"))]
+
+
 class Collector:
     """A handler that collects bodies; it raises for messages for which `fail` returns True."""
 
@@ -333,10 +339,6 @@ async def test_effects_with_an_inbox_happen_once_though_the_leader_is_killed(
 
         await sql.run(engine, apply)
 
-    def rows() -> list[int]:
-        with engine.connect() as database:
-            return [int(row[0]) for row in database.execute(text("SELECT order_id FROM points ORDER BY order_id"))]
-
     with (
         ClusterProcess(tmp_path / "cluster", nodes=3) as cluster,
         closing(Connection(cluster.urls, call_timeout_ms=CALL_PATIENCE_MS)) as connection,
@@ -346,10 +348,10 @@ async def test_effects_with_an_inbox_happen_once_though_the_leader_is_killed(
         options: dict[str, Any] = {"start": "earliest", "connection": connection, "concurrency": 4}
         options["session_timeout_ms"] = 1_000
         async with Consumer([], "points", "orders", handle, **options) as first:
-            await until(lambda: len(rows()) >= 50)
+            await until(lambda: len(rewarded(engine)) >= 50)
             cluster.wait_leader().kill()
-            await until(lambda: len(rows()) >= 150)
+            await until(lambda: len(rewarded(engine)) >= 150)
             vanish(first)
             async with Consumer([], "points", "orders", handle, **options):
-                await until(lambda: len(rows()) >= 400)
-    assert rows() == list(range(400))
+                await until(lambda: len(rewarded(engine)) >= 400)
+    assert rewarded(engine) == list(range(400))

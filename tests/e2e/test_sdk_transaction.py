@@ -25,6 +25,7 @@ from keelmq import (
 )
 from keelmq.admin import TransactionDetail
 from keelmq.errors import TransactionConflict, TransactionNotFound
+from tests.databases import balance
 from tests.e2e.cluster_process import ClusterProcess
 from tests.e2e.fixtures import fresh_topic
 from tests.patience import CALL_PATIENCE_MS, PATIENCE_S
@@ -47,11 +48,6 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 
 def debit(database: Database, transaction: Transaction) -> None:
     database.execute(text("UPDATE account SET balance = balance - 100"))
-
-
-def balance(engine: Engine) -> int:
-    with engine.connect() as database:
-        return int(database.execute(text("SELECT balance FROM account")).scalar_one())
 
 
 async def visible(connection: Connection, topic: str) -> int:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.closed_cluster import ADMINISTRATOR, administrator_file, bearer, rule, someone
-from tests.e2e.cluster_process import OPTIONS, ClusterProcess, Reply, ok, wait_for
+from tests.e2e.closed_cluster import ADMINISTRATOR, bearer, closed, rule, someone
+from tests.e2e.cluster_process import OPTIONS, Reply, ok, wait_for
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
@@ -35,13 +35,11 @@ def test_no_secret_is_logged_shown_or_answered(tmp_path: Path) -> None:
     quota_file = tmp_path / "quotas.toml"
     quota_file.write_text("[default]\nrequests_per_s = 10000\n")
     options = (
-        *(*OPTIONS, "--log-level", "debug", "--auth", "enforce"),
-        *("--admin-token-file", str(administrator_file(tmp_path)), "--webhook-secret-file", str(webhook_file)),
-        *("--quota-file", str(quota_file)),
+        *(*OPTIONS, "--log-level", "debug"),
+        *("--webhook-secret-file", str(webhook_file), "--quota-file", str(quota_file)),
     )
-    cluster = ClusterProcess(tmp_path, nodes=1, options=options)
+    cluster = closed(tmp_path, nodes=1, options=options)
     (node,) = cluster.nodes.values()
-    node.token = ADMINISTRATOR
     hidden["peers"] = (tmp_path / "peer_secret").read_text().strip()
     command = [*node.command(), "--check-config"]
     checked = [subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)]

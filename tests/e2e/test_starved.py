@@ -18,7 +18,7 @@ import pytest
 from cluster.process.exit_codes import ExitCode
 from store.log.segment_files import FILES_RESERVE
 from tests.descriptors import limit_descriptors, restore_descriptors
-from tests.e2e.cluster_process import OPTIONS, ClusterProcess, NodeProcess, Reply, ok, wait_for
+from tests.e2e.cluster_process import OPTIONS, ClusterProcess, NodeProcess, ok, wait_for
 from tests.e2e.small_disk import MIB, mounted_at
 from tests.e2e.test_retention import log_bytes
 
@@ -44,17 +44,13 @@ def starved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess
         yield cluster
 
 
-def send(node: NodeProcess, key: str, body: str = BODY) -> Reply:
-    return node.request("POST", PATH, payload={"messages": [{"body": body}]}, headers={"Idempotency-Key": key})
-
-
 def send_all(cluster: ClusterProcess, name: str, count: int) -> None:
     """Send messages, each until it is taken, by whoever leads."""
 
     def is_taken(key: str) -> bool:
         node = cluster.leader()
         with contextlib.suppress(OSError):
-            return node is not None and send(node, key).status == 200
+            return node is not None and node.send(PATH, key, BODY).status == 200
         return False
 
     for number in range(count):
@@ -63,9 +59,7 @@ def send_all(cluster: ClusterProcess, name: str, count: int) -> None:
 
 def has_alarm(node: NodeProcess, code: str) -> str:
     """Return the text of the node's own alarm; empty without one."""
-    status = node.status()
-    alarms = [] if status is None else status["alarms"]
-    return next((alarm["detail"] for alarm in alarms if (alarm["code"], alarm["subject"]) == (code, "")), "")
+    return node.alarms().get((code, ""), "")
 
 
 @contextlib.contextmanager
@@ -96,7 +90,7 @@ def test_nodes_without_descriptors_go_on_with_log_index_and_votes(starved: Clust
         send_all(starved, "c", 20)
     wait_for(lambda: not any(has_alarm(node, "descriptors_low") for node in nodes), "the end of the alarm")
     starved.wait_same_state()
-    assert starved.wait_leader().request("GET", TOPIC).json()["queue_offsets"][0]["max_offset"] == 140
+    assert starved.wait_leader().max_offset("starved") == 140
 
 
 def test_clients_that_take_all_descriptors_do_not_end_the_node(starved: ClusterProcess) -> None:
@@ -119,14 +113,7 @@ def test_clients_that_take_all_descriptors_do_not_end_the_node(starved: ClusterP
 def test_a_disk_without_inodes_has_another_node_lead_and_stays_in_order(starved: ClusterProcess) -> None:
     """Bytes are left, so the space alone says nothing."""
     small = starved.nodes[1]
-
-    def leads() -> bool:
-        leader = starved.wait_leader()
-        if leader is not small:
-            leader.request("POST", "/v1/cluster/members/1/lead")
-        return leader is small
-
-    wait_for(leads, "node 1 to lead")
+    starved.hand_over(small)
     taken = small.data_dir / "taken"
     taken.mkdir()
     for number in range(os.statvfs(taken).f_favail - FILES_RESERVE + 8):

@@ -35,27 +35,14 @@ FAR_INDEX: Final = 1 << 40
 PATH: Final = "/v1/topics/kept/messages"
 
 
-def open_topic(cluster: ClusterProcess) -> NodeProcess:
-    leader = cluster.wait_leader()
-    assert leader.request("PUT", "/v1/topics/kept", payload={"queues": 1}).status == 201
-    return leader
-
-
 def send(node: NodeProcess, count: int) -> None:
     for number in range(count):
-        key = {"Idempotency-Key": f"k{number}"}
-        assert node.request("POST", PATH, payload={"messages": [{"body": "x"}]}, headers=key).status == 200
-
-
-def stored(node: NodeProcess) -> int:
-    return int(node.request("GET", "/v1/topics/kept").json()["queue_offsets"][0]["max_offset"])
+        assert node.send(PATH, f"k{number}").status == 200
 
 
 def unreachable(node: NodeProcess, peer: int) -> str:
     """Return the detail of this node's alarm about that other node; empty without one."""
-    alarms = (node.status() or {"alarms": []})["alarms"]
-    found = [each["detail"] for each in alarms if (each["code"], each["subject"]) == ("node_unreachable", str(peer))]
-    return found[0] if found else ""
+    return node.alarms().get(("node_unreachable", str(peer)), "")
 
 
 # Another cluster of the same name
@@ -75,7 +62,7 @@ def two_clusters(tmp_path: Path) -> Iterator[tuple[ClusterProcess, ClusterProces
 def test_a_node_of_another_cluster_is_not_taken_in(two_clusters: tuple[ClusterProcess, ClusterProcess]) -> None:
     one, other = two_clusters
     for cluster, count in ((one, 5), (other, 12)):
-        send(open_topic(cluster), count)
+        send(cluster.make_topic("kept"), count)
         cluster.wait_same_state()
     other.stop()
     third = one.nodes[3]
@@ -90,13 +77,13 @@ def test_a_node_of_another_cluster_is_not_taken_in(two_clusters: tuple[ClusterPr
     send(leader, 7)
     assert third.known_status()["role"] != "leader"
     assert not third.ready()
-    assert stored(leader) == 7
+    assert leader.max_offset("kept") == 7
     # Without the foreign data, the node belongs to its cluster again.
     third.terminate()
     shutil.rmtree(third.data_dir)
     third.start()
     one.wait_same_state()
-    assert stored(one.wait_leader()) == 7
+    assert one.wait_leader().max_offset("kept") == 7
 
 
 def test_files_of_two_clusters_in_one_directory_are_refused(
@@ -104,7 +91,7 @@ def test_files_of_two_clusters_in_one_directory_are_refused(
 ) -> None:
     one, other = two_clusters
     for cluster in (one, other):
-        open_topic(cluster)
+        cluster.make_topic("kept")
         cluster.wait_same_state()
         cluster.stop()
     third = one.nodes[3]
@@ -179,7 +166,7 @@ def test_a_stranger_changes_nothing(tmp_path: Path, secret: str) -> None:
             at = node.arguments.index("--peer-secret-file")
             del node.arguments[at : at + 2]
     with cluster:
-        leader = open_topic(cluster)
+        leader = cluster.make_topic("kept")
         send(leader, 5)
         cluster.wait_same_state()
         before = leader.known_status()
@@ -207,4 +194,4 @@ def test_a_stranger_changes_nothing(tmp_path: Path, secret: str) -> None:
         for node in cluster.nodes.values():
             assert node.known_status()["term"] - before["term"] < 100, "an election or two; no leap"
         cluster.wait_leader().kill()
-        assert stored(cluster.wait_leader(among=cluster.alive())) == 8
+        assert cluster.wait_leader(among=cluster.alive()).max_offset("kept") == 8

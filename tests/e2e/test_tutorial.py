@@ -13,8 +13,9 @@ from typing import Final
 
 import pytest
 
-from deploy.local_nodes import LocalNode, free_ports, local_nodes, port_is_free
+from deploy.local_nodes import LocalNode, local_nodes
 from tests.followed_page import files_and_steps, require_as_written, run, script_of
+from tests.port_runs import run_of_free_ports
 from tests.requirements import BASH, MAKE
 
 pytestmark = pytest.mark.process
@@ -33,7 +34,7 @@ class Clone:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        first = next(port for port in iter(lambda: free_ports(1)[0], 0) if _are_free(port, 2 * NODES))
+        first = run_of_free_ports(2 * NODES)
         self.http_ports, self.peer_ports = range(first, first + NODES), range(first + NODES, first + 2 * NODES)
         environment = directory / ".venv"
         environment.mkdir(parents=True)
@@ -73,10 +74,6 @@ def clone(tmp_path: Path) -> Iterator[Clone]:
     finally:
         for node in made.nodes():
             node.kill()
-
-
-def _are_free(first: int, count: int) -> bool:
-    return first + count < 65_000 and all(map(port_is_free, range(first, first + count)))
 
 
 def test_the_tutorial_does_what_it_says(clone: Clone) -> None:

@@ -15,9 +15,7 @@ JSON = "application/json"
 
 @pytest.fixture(scope="module")
 def node(single: ClusterProcess) -> NodeProcess:
-    node = single.wait_leader()
-    assert node.request("PUT", "/v1/topics/pages", payload={"queues": 1}).status == 201
-    return node
+    return single.make_topic("pages")
 
 
 def stored(node: NodeProcess) -> int:

@@ -18,7 +18,7 @@ import pytest
 
 from deploy.broker_process import die_with_parent
 from deploy.local_nodes import free_ports
-from tests.e2e.cluster_process import OPTIONS, ClusterProcess, NodeProcess, ok, wait_for
+from tests.e2e.cluster_process import OPTIONS, STEADY, ClusterProcess, NodeProcess, ok, wait_for
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
@@ -98,7 +98,7 @@ def test_the_example_decides_by_signed_checks_while_the_secret_is_exchanged(tmp_
     of_nodes, of_service, database = tmp_path / "nodes", tmp_path / "service", tmp_path / "payments.db"
     write_secrets(of_nodes, OLD)
     write_secrets(of_service, OLD)
-    options = (*OPTIONS, *CHECKS, "--webhook-secret-file", str(of_nodes))
+    options = (*STEADY, *CHECKS, "--webhook-secret-file", str(of_nodes))
     with example(tmp_path, of_service, database) as port, ClusterProcess(tmp_path, nodes=3, options=options) as cluster:
         leader = cluster.wait_leader()
         ok(leader.request("PUT", "/v1/topics/orders", payload={"queues": 1}))

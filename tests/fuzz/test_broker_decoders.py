@@ -28,7 +28,6 @@ from cluster.messages.blocks import (
     BlockMessage,
     JsonMessage,
     build_message,
-    decode_block,
     encode_block,
     explicit_ids,
     read_block,
@@ -39,6 +38,7 @@ from cluster.problems import KINDS, Problem
 from cluster.transactions.half_batches import BlockHalf, BlockHalfBatch, JsonHalf, JsonHalfMessage
 from tests.fuzz.budget import fuzz
 from tests.fuzz.mutation import damaged, msgpack_like, plain_values
+from tests.unit.cluster.whole_blocks import decode_block
 
 BLOCK = msgspec.msgpack.encode(
     [

@@ -12,7 +12,7 @@ from cluster.audit.stream import DIRECTORY
 from cluster.budgets.connection_limits import ADMINISTRATION_CONNECTIONS_MAX
 from cluster.core.audit_trail import DENIALS_PER_ADDRESS_MAX
 from deploy.local_nodes import free_ports
-from tests.e2e.closed_cluster import ADMINISTRATOR, administrator_file
+from tests.e2e.closed_cluster import ADMINISTRATOR, closed
 from tests.e2e.cluster_process import ClusterProcess, ok, wait_for
 from tests.e2e.small_disk import fill, mounted_at
 from tests.e2e.test_administration import admin_port, ask
@@ -130,11 +130,8 @@ def _ask_once(connection: socket.socket) -> None:
 def closed_node(directory: Path, options: Sequence[str]) -> Iterator[ClosedNode]:
     """Run the node as a cluster of its own. The audit has a small file system of its own where that is possible."""
     (port,) = free_ports(1)
-    own = ["--auth", "enforce", "--admin-token-file", str(administrator_file(directory))]
-    own += ["--max-connections", str(CONNECTIONS_MAX)]
-    cluster = ClusterProcess(directory, nodes=1, options=[*options, *own])
+    cluster = closed(directory, nodes=1, options=(*options, "--max-connections", str(CONNECTIONS_MAX)))
     node = cluster.nodes[1]
-    node.token = ADMINISTRATOR
     node.arguments += ["--admin-listen", f"{node.host}:{port}"]
     with contextlib.ExitStack() as stack:
         if SMALL_DISK.reason is None:

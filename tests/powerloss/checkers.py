@@ -3,7 +3,8 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from tests.powerloss.ledger import Ledger, Place, Promise
+from tests.chaos.ledger import Place
+from tests.powerloss.ledger import Ledger, Promise
 from tests.powerloss.log_on_disk import EntryKey, LogOnDisk
 from tests.powerloss.queue_reader import QueueReader
 from tests.powerloss.violation import Violation

@@ -10,6 +10,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from tests.chaos.ledger import Place
+
 Decided = Literal["commit", "rollback"]
 
 
@@ -20,12 +22,6 @@ class Fate(enum.Enum):
     STORED = "stored"
     REFUSED = "refused"
     """The answer was that certainly nothing was stored."""
-
-
-class Place(NamedTuple):
-    topic: str
-    queue: int
-    offset: int
 
 
 class Promise(NamedTuple):

@@ -2,8 +2,9 @@
 
 from typing import Final
 
+from tests.chaos.ledger import Place
 from tests.e2e.cluster_process import NodeProcess
-from tests.powerloss.ledger import Ledger, Place
+from tests.powerloss.ledger import Ledger
 from tests.powerloss.messages import number_in
 from tests.powerloss.violation import Violation
 from tests.powerloss.writer import QUEUES, TOPICS

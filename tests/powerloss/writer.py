@@ -16,8 +16,9 @@ from keelmq.errors import TransactionConflict, Unavailable, UnknownOutcome
 from keelmq.message import Receipt
 from keelmq.transactions.decision import Transaction
 from keelmq.transactions.transaction import TransactionResult
+from tests.chaos.ledger import Place
 from tests.patience import PATIENCE_S
-from tests.powerloss.ledger import Decided, Half, Ledger, Place, Promise
+from tests.powerloss.ledger import Decided, Half, Ledger, Promise
 from tests.powerloss.messages import body_of
 
 TOPICS: Final = ("orders", "payments")

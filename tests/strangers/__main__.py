@@ -6,16 +6,13 @@ leader was lost.
 
 import argparse
 import asyncio
-import json
 import logging
 import sys
 import tempfile
 from pathlib import Path
-from typing import Final
 
+from deploy.reporting.report import Report
 from tests.strangers.attack import attack, fortress
-
-SHOWN_EVERY: Final = 1_000
 
 
 def main() -> int:
@@ -26,15 +23,21 @@ def main() -> int:
     # Nodes hang up on strangers, as they should: asyncio would warn of each one that writes on.
     logging.getLogger("asyncio").setLevel(logging.ERROR)
 
-    def progress(made: int) -> None:
-        if made % SHOWN_EVERY == 0:
-            print(f"strangers: {made} attempts", flush=True)
+    report = Report()
+    made = 0
 
+    def progress(number: int) -> None:
+        nonlocal made
+        made = number
+
+    report.step("starting a closed cluster")
     with tempfile.TemporaryDirectory(prefix="keelmq-strangers-") as directory, fortress(Path(directory)) as attacked:
-        found = asyncio.run(attack(attacked, options.attempts, options.seed, progress))
+        report.step(f"attempts with seed {options.seed}")
+        with report.live(lambda: f"{made:,} of {options.attempts:,}", share=lambda: made / max(options.attempts, 1)):
+            found = asyncio.run(attack(attacked, options.attempts, options.seed, progress))
     for each in found.violations:
-        print(f"strangers: {each}", file=sys.stderr)
-    print("RESULT", json.dumps({"seed": options.seed, **found._asdict()}), flush=True)
+        report.event(each, "problem")
+    report.result({"seed": options.seed, **found._asdict()})
     return 1 if found.violations else 0
 
 

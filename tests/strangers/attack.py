@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from tests.certificates import Authority
-from tests.e2e.closed_cluster import ADMINISTRATOR, administrator_file, bearer
+from tests.e2e.closed_cluster import ADMINISTRATOR, bearer, closed, knows
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, ok, wait_for
 from tests.oidc_issuer import AUDIENCE, SigningKey, TokenIssuer, token_issuer
 from tests.strangers import http_attempts, peer_attempts
@@ -26,7 +26,7 @@ from tests.strangers.outcome import Admitted
 
 AT_ONCE: Final = 24
 """Number of attempts under way at a time."""
-OPTIONS: Final = ("--election-timeout-ms", "4000", "--heartbeat-ms", "200", "--auth", "enforce")
+OPTIONS: Final = ("--election-timeout-ms", "4000", "--heartbeat-ms", "200")
 """An election on a busy machine is none that strangers have caused."""
 VIOLATIONS_MAX: Final = 20
 
@@ -52,16 +52,12 @@ def fortress(directory: Path) -> Iterator[Fortress]:
     """Run three nodes with mutual TLS, a peer secret, TLS for clients, users, and an issuer of tokens of people."""
     ca = Authority("Tests")
     with token_issuer(SigningKey("key")) as issuer:
-        cluster = ClusterProcess(directory, nodes=3, tls=peer_contexts(directory, ca)["of nobody"])
-        administrator = administrator_file(directory)
+        cluster = closed(directory, options=OPTIONS, tls=peer_contexts(directory, ca)["of nobody"])
         for node in cluster.nodes.values():
             own = directory / f"own{node.node_id}"
             own.mkdir()
             peers, clients = ca.issue(own, node.node_id, CLUSTER), ca.issue_server(own)
-            node.token = ADMINISTRATOR
             node.arguments += [
-                *OPTIONS,
-                *("--admin-token-file", str(administrator)),
                 *("--tls-cert", peers.certificate_file, "--tls-key", peers.key_file, "--tls-ca", peers.ca_file),
                 *("--http-tls-cert", clients.certificate_file, "--http-tls-key", clients.key_file),
                 *("--http-tls-client-ca", clients.ca_file),
@@ -92,7 +88,7 @@ def _former_tokens(leader: NodeProcess, issuer: TokenIssuer) -> dict[str, str]:
     reads, withdrawn, gone = token("reader")["token"], token("writer"), token("deleted")["token"]
     expired = token("writer", expires_in_ms=1)["token"]
     for each in (reads, withdrawn["token"], gone, issuer.token("root")):
-        wait_for(partial(_knows, leader, each), "the token to be good")
+        wait_for(partial(knows, leader, each), "the token to be good")
     joined = ok(leader.request("POST", "/v1/cluster/join-tokens", payload={"node_id": 9}))["token"]
     ok(leader.request("POST", "/v1/cluster/join", payload={"node_id": 9}, headers=bearer(joined)))
     other = ok(leader.request("POST", "/v1/cluster/join-tokens", payload={"node_id": 8}))["token"]
@@ -108,10 +104,6 @@ def _former_tokens(leader: NodeProcess, issuer: TokenIssuer) -> dict[str, str]:
         "of another new node": other,
         "of a person without rules": issuer.token("root", exp=int(time.time()) + 3_600),
     }
-
-
-def _knows(node: NodeProcess, token: str) -> bool:
-    return node.request("GET", "/v1/principal", headers=bearer(token)).status == 200
 
 
 def _standing(cluster: ClusterProcess) -> dict[str, Any]:

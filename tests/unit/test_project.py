@@ -211,6 +211,14 @@ def test_no_test_is_judged_by_a_clock_or_skipped_unsaid(sources: list[Source]) -
             assert own.isdisjoint(map(_dotted, (call.func for call in calls))), source.name
 
 
+def test_results_are_written_by_the_report(sources: list[Source]) -> None:
+    """A `RESULT` that is printed by hand may not be read back: deploy/reporting has the one way to write it."""
+    for source in (source for source in sources if not source.name.startswith("deploy/reporting/")):
+        for call in (node for node in source.nodes if isinstance(node, ast.Call) and _dotted(node.func) == "print"):
+            texts = [node.value for node in ast.walk(call) if isinstance(node, ast.Constant)]
+            assert not any(str(text).startswith("RESULT") for text in texts), f"{source.name}:{call.lineno}"
+
+
 def _dotted(node: ast.expr) -> str:
     """Return the name as it is written, empty for what is no name."""
     if isinstance(node, ast.Name):

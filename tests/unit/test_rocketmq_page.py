@@ -1,28 +1,17 @@
 """docs/rocketmq.md names tests: each of them exists, and every row names one or says what is missing."""
 
-import ast
 import re
-from pathlib import Path
 from typing import Final
 
-import pytest
+from tests.documents import TESTS, missing_tests, named_tests
 
-TESTS: Final = Path(__file__).parents[1]
 PAGE: Final = (TESTS.parent / "docs" / "rocketmq.md").read_text()
-NAMED: Final = sorted(set(re.findall(r"`([\w/]+\.py)::(\w+)`", PAGE)))
 ROW: Final = re.compile(r"^\|(.*)\|$", re.MULTILINE)
 CELL: Final = re.compile(r"(?<!\\)\|")
 
 
-def functions(path: Path) -> set[str]:
-    nodes = ast.walk(ast.parse(path.read_text()))
-    return {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
-
-
-@pytest.mark.parametrize("file", sorted({file for file, _ in NAMED}))
-def test_every_named_test_exists(file: str) -> None:
-    named = {name for other, name in NAMED if other == file}
-    assert named - functions(TESTS / file) == set()
+def test_every_named_test_exists() -> None:
+    assert missing_tests(named_tests(PAGE)) == {}
 
 
 def test_every_row_names_a_test_or_says_that_it_is_missing() -> None:

@@ -20,8 +20,8 @@ from deploy.local_nodes import free_ports, make_secret
 from store.features import FEATURES
 from store.version import VERSION
 from tests.certificates import Authority
-from tests.e2e.closed_cluster import ADMINISTRATOR, administrator_file
-from tests.e2e.cluster_process import OPTIONS, ClusterProcess, NodeProcess, Reply, wait_for
+from tests.e2e.closed_cluster import closed
+from tests.e2e.cluster_process import ClusterProcess, NodeProcess, Reply, wait_for
 from tests.e2e.node_template import make_templates
 from tests.requirements import skip
 from tests.versions.load import Load
@@ -240,10 +240,7 @@ def test_a_new_cluster_with_an_old_node_begins_with_what_that_one_knows(tmp_path
 def test_entries_name_principals_once_every_node_can_read_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    closed = ("--auth", "enforce", "--admin-token-file", str(administrator_file(tmp_path)))
-    with made(tmp_path, [THIS, FIRST_LEVEL, THIS], (*OPTIONS, *closed)) as cluster:
-        for node in cluster.nodes.values():
-            node.token = ADMINISTRATOR
+    with run_as_each(closed(tmp_path), [THIS, FIRST_LEVEL, THIS]) as cluster:
         assert ask(cluster, "PUT", "/v1/topics/orders", {"queues": 1}).status in (200, 201)
         cluster.wait_same_state()
         # A node of the first level has no such command; the stand-in for it has the code, and would carry it out.
@@ -263,8 +260,11 @@ def test_entries_name_principals_once_every_node_can_read_them(
             assert any(line.endswith(" DeleteTopic by admin") for line in lines)
 
 
-def made(directory: Path, versions: Sequence[Version], options: Sequence[str] = OPTIONS) -> ClusterProcess:
-    cluster = ClusterProcess(directory, nodes=len(versions), options=options)
+def made(directory: Path, versions: Sequence[Version]) -> ClusterProcess:
+    return run_as_each(ClusterProcess(directory, nodes=len(versions)), versions)
+
+
+def run_as_each(cluster: ClusterProcess, versions: Sequence[Version]) -> ClusterProcess:
     for node, version in zip(cluster.nodes.values(), versions, strict=True):
         run_as(node, version)
     return cluster

@@ -75,13 +75,7 @@ class Pops:
 
     async def prepare(self) -> None:
         """Set the group's limits, on a cluster that is ready. Idempotent."""
-        connection = keelmq.Connection(self._field.urls)
-        try:
-            await keelmq.Admin(connection).put_group(
-                POPS_GROUP, retry_max_attempts=MAX_ATTEMPTS, retry_delays_ms=RETRY_DELAYS_MS
-            )
-        finally:
-            connection.close()
+        await self._field.put_group(POPS_GROUP, MAX_ATTEMPTS, RETRY_DELAYS_MS)
 
     async def run(self, stop: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as tasks:

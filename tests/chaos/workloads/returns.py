@@ -39,13 +39,7 @@ class Returns(Members):
 
     async def prepare(self) -> None:
         """Set the group's limits, on a cluster that is ready. Idempotent."""
-        connection = keelmq.Connection(self._field.urls)
-        try:
-            await keelmq.Admin(connection).put_group(
-                RETURNS_GROUP, retry_max_attempts=MAX_ATTEMPTS, retry_delays_ms=RETRY_DELAYS_MS
-            )
-        finally:
-            connection.close()
+        await self._field.put_group(RETURNS_GROUP, MAX_ATTEMPTS, RETRY_DELAYS_MS)
 
     def _consumer(self, connection: keelmq.Connection) -> keelmq.Consumer:
         return keelmq.Consumer(

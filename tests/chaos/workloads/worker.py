@@ -40,6 +40,16 @@ class Field(msgspec.Struct, frozen=True):
         """Return a source of choices of its own for every worker."""
         return random.Random(f"{self.seed} {name}")
 
+    async def put_group(self, group: str, retry_max_attempts: int, retry_delays_ms: Sequence[int]) -> None:
+        """Set the group's limits, on a cluster that is ready. Idempotent."""
+        connection = keelmq.Connection(self.urls)
+        try:
+            await keelmq.Admin(connection).put_group(
+                group, retry_max_attempts=retry_max_attempts, retry_delays_ms=retry_delays_ms
+            )
+        finally:
+            connection.close()
+
 
 class Workload(Protocol):
     async def run(self, stop: asyncio.Event) -> None:

@@ -17,6 +17,7 @@ from keelmq.cli.operations.object_store import READ_ATTEMPTS, Location, ObjectSt
 from keelmq.errors import Conflict, InvalidRequest, KeelMQError, LimitExceeded, Unavailable
 from store.snapshots.backup_frames import Begin, FrameEncoder
 from tests.object_store import CutLink, StoreProcess
+from tests.object_store import server as server
 from tests.unit.client.test_cli_extra import console_script
 from tests.unit.client.test_cli_extra import run as run_without
 
@@ -29,13 +30,6 @@ FALSE: Final = "not-to-be-printed"
 def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreProcess]:
     with StoreProcess(tmp_path_factory.mktemp("store")) as made:
         yield made
-
-
-@pytest.fixture
-def server(process: StoreProcess, monkeypatch: pytest.MonkeyPatch) -> StoreProcess:
-    """The store, in the variables of this process."""
-    process.use(monkeypatch)
-    return process
 
 
 @pytest.fixture

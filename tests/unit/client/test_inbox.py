@@ -9,6 +9,7 @@ from sqlalchemy import Engine, text
 from keelmq import inbox
 from keelmq.errors import InvalidRequest
 from keelmq.message import Origin, ReceivedMessage
+from tests.databases import balance
 from tests.patience import PATIENCE_S
 
 
@@ -22,11 +23,6 @@ def add_points(engine: Engine, message_id: str, group: str = "points", topic: st
             return False
         connection.execute(text("UPDATE account SET balance = balance + 100 WHERE id = 1"))
         return True
-
-
-def balance(engine: Engine) -> int:
-    with engine.connect() as connection:
-        return int(connection.execute(text("SELECT balance FROM account WHERE id = 1")).scalar_one())
 
 
 def test_a_redelivered_message_has_no_second_effect(engine: Engine) -> None:

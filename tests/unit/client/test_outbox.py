@@ -18,6 +18,7 @@ from keelmq.errors import InvalidRequest
 from keelmq.limits import CHECK_AFTER_MAX_MS
 from keelmq.transactions.decision import Decision, Transaction
 from keelmq.transactions.transaction import Outcome
+from tests.databases import balance
 from tests.patience import PATIENCE_S
 from tests.unit.client.test_transaction import ORDER, Broker, transactions
 
@@ -40,11 +41,6 @@ def in_transaction(engine: Engine, *steps: Callable[[Connection], None]) -> None
     with engine.begin() as connection:
         for step in steps:
             step(connection)
-
-
-def balance(engine: Engine) -> int:
-    with engine.connect() as connection:
-        return int(connection.execute(text("SELECT balance FROM account WHERE id = 1")).scalar_one())
 
 
 def transaction(transaction_id: str = TX) -> Transaction:

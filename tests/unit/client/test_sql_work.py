@@ -10,7 +10,8 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from keelmq import inbox, outbox, sql
 from keelmq.errors import InvalidRequest
 from keelmq.message import ReceivedMessage
-from tests.unit.client.test_outbox import async_url, balance, debit
+from tests.databases import balance
+from tests.unit.client.test_outbox import async_url, debit
 from tests.unit.client.test_transaction import ORDER, Broker, transactions
 
 MESSAGE = ReceivedMessage(topic="orders", queue=0, offset=1, message_id="m", body=b"x")

@@ -18,14 +18,9 @@ from store.log.disk import PosixDisk
 from store.log.errors import DiskError
 from tests.unit.cluster.conftest import START_MS, Answer, Node, node_config, running_node
 from tests.unit.cluster.test_join_tokens import ADMINISTRATOR, SECRET, closed_node, made, private
+from tests.unit.cluster.test_join_tokens import closed as closed
 
 PATH = "/v1/audit"
-
-
-@pytest.fixture
-async def closed(tmp_path: Path) -> Any:
-    async with closed_node(tmp_path) as node:
-        yield node
 
 
 @pytest.fixture(autouse=True)

@@ -10,10 +10,11 @@ from crc32c import crc32c
 from cluster.budgets import pace
 from cluster.limits import PROPERTIES_MAX, REQUEST_KEYS_MAX, REQUEST_PROPERTIES_MAX
 from cluster.messages import blocks
-from cluster.messages.blocks import decode_block, decode_pieces, read_block, read_pieces
+from cluster.messages.blocks import decode_pieces, read_block, read_pieces
 from cluster.messages.request_attributes import RequestAttributes
 from cluster.problems import Problem
 from tests.unit.cluster.conftest import Node
+from tests.unit.cluster.whole_blocks import decode_block
 
 pack = msgspec.msgpack.encode
 

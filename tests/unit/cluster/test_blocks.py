@@ -23,7 +23,6 @@ from cluster.messages.blocks import (
     JsonMessage,
     body_text,
     build_message,
-    decode_block,
     encode_block,
     explicit_ids,
     read_block,
@@ -32,6 +31,7 @@ from cluster.messages.produce import JsonProduce
 from cluster.messages.pull import OffsetQuery
 from cluster.messages.pull_pages import PullQuery
 from cluster.problems import Problem
+from tests.unit.cluster.whole_blocks import decode_block
 
 pack = msgspec.msgpack.encode
 produce_decoder = msgspec.json.Decoder(JsonProduce)

@@ -23,6 +23,7 @@ from deploy.local_nodes import (
     port_is_free,
     wait_ready,
 )
+from tests.port_runs import run_of_free_ports
 from tests.unit.cluster.conftest import node_config, running_node
 
 
@@ -233,7 +234,7 @@ async def test_adding_a_node_that_the_cluster_refuses_leaves_nothing_of_it(
 
 @pytest.mark.process
 def test_a_cluster_starts_again_without_the_node_that_was_removed(tmp_path: Path) -> None:
-    http_port, peer_port = ports_in_a_row(3), ports_in_a_row(3)
+    http_port, peer_port = run_of_free_ports(3), run_of_free_ports(3)
     flags = ["--nodes", "3", "--http-port", str(http_port), "--peer-port", str(peer_port), "--data", str(tmp_path)]
 
     def run(action: str) -> str:
@@ -250,11 +251,3 @@ def test_a_cluster_starts_again_without_the_node_that_was_removed(tmp_path: Path
         assert [node.running_pid() is not None for node in nodes] == [False, True, True]
     finally:
         run("stop")
-
-
-def ports_in_a_row(count: int) -> int:
-    """Return the first of `count` free ports in a row."""
-    while True:
-        (first,) = free_ports(1)
-        if first + count < 1 << 16 and all(port_is_free(port) for port in range(first, first + count)):
-            return first

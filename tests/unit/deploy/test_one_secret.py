@@ -1,14 +1,14 @@
 """`keelmq-deploy bootstrap` makes a peer secret for a new cluster only, not for one made elsewhere."""
 
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from deploy.local_nodes import free_ports
-from deploy.rollout import __main__
 from deploy.rollout.host_root import MARK
+from tests.unit.deploy.stand_ins import Run
 
 Bootstrap = Callable[[], tuple[int, str]]
 
@@ -28,7 +28,7 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def bootstrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Bootstrap:
+def bootstrap(tmp_path: Path, run: Run) -> Bootstrap:
     inventory = tmp_path / "cluster.toml"
     peer, url = free_ports(2)
     inventory.write_text(
@@ -36,13 +36,7 @@ def bootstrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         f'[[node]]\nid = 1\npeer = "127.0.0.1:{peer}"\nurl = "http://127.0.0.1:{url}"\n'
     )
 
-    def run() -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["keelmq-deploy", "bootstrap", "-i", str(inventory)])
-        code = __main__.main()
-        captured = capsys.readouterr()
-        return code, captured.out + captured.err
-
-    return run
+    return partial(run, "bootstrap")
 
 
 def test_the_secret_of_another_machine_is_not_replaced(root: Path, bootstrap: Bootstrap, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from deploy.rollout.side_by_side import Failed
 from deploy.rollout.steps import Step, carry_out, show
 from deploy.rollout.transport import Host, HostError
 from tests.patience import PATIENCE_S
-from tests.unit.deploy.stand_ins import Cluster
+from tests.unit.deploy.stand_ins import Cluster, Run
 
 
 def begin_together(barrier: threading.Barrier) -> None:
@@ -90,9 +91,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def bootstrap(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[[], tuple[int, str]]:
+def bootstrap(cluster: Cluster, tmp_path: Path, run: Run) -> Callable[[], tuple[int, str]]:
     """Run the tool with a keelmqd that ends at once, and refuses what `refused` names."""
     program, path = tmp_path / "keelmqd", tmp_path / "cluster.toml"
     program.write_text(
@@ -103,13 +102,7 @@ def bootstrap(
     path.write_text(path.read_text().replace('id = "shop"', f'id = "shop"\nprogram = "{program}"', 1))
     assert cluster.members == [1, 2, 3]
 
-    def run() -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["keelmq-deploy", "bootstrap", "-i", str(path)])
-        code = __main__.main()
-        captured = capsys.readouterr()
-        return code, captured.out + captured.err
-
-    return run
+    return partial(run, "bootstrap")
 
 
 def test_a_bootstrap_that_failed_on_one_host_is_finished_by_the_next(

@@ -1,19 +1,11 @@
 """An inventory whose URLs lead to another cluster, or to another node: no verb goes by what these say."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from deploy.rollout.transport import Host
 from tests.unit.deploy.stand_ins import Cluster, Run
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    made = Cluster()
-    yield made
-    made.end()
 
 
 @pytest.mark.parametrize(

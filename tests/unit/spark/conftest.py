@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.object_store import StoreProcess
+from tests.object_store import server as server
 from tests.unit.spark.history import shop
 from tests.unit.spark.killed_store_writer import content
 from tests.unit.spark.stored import Expected, write
@@ -28,13 +29,6 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Expected:
         return content(directory)
 
     return expected
-
-
-@pytest.fixture
-def server(process: StoreProcess, monkeypatch: pytest.MonkeyPatch) -> StoreProcess:
-    """The store, in the variables of this process."""
-    process.use(monkeypatch)
-    return process
 
 
 @pytest.fixture

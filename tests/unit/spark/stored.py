@@ -1,8 +1,9 @@
-"""Steps that the tests of tables in an object store share: writing by new jobs, and the command."""
+"""Steps that the tests of tables share: writing by new jobs, reading, and the command."""
 
 from collections.abc import Callable
 from typing import Any
 
+import duckdb
 from typer.testing import CliRunner
 
 from keelmq_spark.cli import app
@@ -20,6 +21,14 @@ def write(place: Any, log: History, *ends: int) -> None:
     for end in ends:
         begin = sink.next_index or 1
         sink.write(log.between(begin, end), begin, end)
+
+
+def rows(tables: Tables, name: str) -> list[dict[str, Any]]:
+    """Return the rows of the table with that name."""
+    files = getattr(tables, name).files()
+    relation = duckdb.connect().sql("SELECT * FROM read_parquet(?, hive_partitioning = true)", params=[files])
+    found: list[dict[str, Any]] = relation.to_arrow_table().to_pylist()
+    return found
 
 
 def cli(*arguments: str) -> Any:

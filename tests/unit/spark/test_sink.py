@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pytest
 from deltalake import DeltaTable
 from typer.testing import CliRunner
@@ -25,18 +24,12 @@ from keelmq_spark.tables.errors import Gap, OtherLog, TablesError, TablesInUse
 from keelmq_spark.tables.tables import Tables
 from tests.unit.spark import killed_writer
 from tests.unit.spark.history import START_US, History, shop
+from tests.unit.spark.stored import rows
 
 ROOT = Path(__file__).parents[3]
 KILLS_STEP = 4
 """1 kills before each of the 43 (Delta) and 65 (Parquet) changes, which takes a minute."""
 FORMATS: list[Format] = ["delta", "parquet"]
-
-
-def rows(tables: Tables, name: str) -> list[dict[str, Any]]:
-    files = getattr(tables, name).files()
-    relation = duckdb.connect().sql("SELECT * FROM read_parquet(?, hive_partitioning = true)", params=[files])
-    found: list[dict[str, Any]] = relation.to_arrow_table().to_pylist()
-    return found
 
 
 @pytest.mark.parametrize("compact_every", [layout.COMPACT_EVERY, 2])

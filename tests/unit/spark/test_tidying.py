@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,15 +28,9 @@ from keelmq_spark.tables.tables import Tables
 from keelmq_spark.views.events import EVENTS_ARROW
 from tests.unit.spark import killed_writer
 from tests.unit.spark.history import START_US, History, shop
+from tests.unit.spark.stored import rows
 
 FORMATS: list[Format] = ["delta", "parquet"]
-
-
-def rows(tables: Tables, name: str) -> list[dict[str, Any]]:
-    files = getattr(tables, name).files()
-    relation = duckdb.connect().sql("SELECT * FROM read_parquet(?, hive_partitioning = true)", params=[files])
-    found: list[dict[str, Any]] = relation.to_arrow_table().to_pylist()
-    return found
 
 
 class Dead(Exception):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from raft.membership import Configuration, Member, encode_configuration
 from store.commands.entry import Command, Proposal, Result, encode_entry
-from store.commands.messages import BatchHeader, Produce
+from store.commands.messages import BatchHeader, BatchPlaced, Produce, Produced
 from store.commands.transactions import Prepare
 from store.errors import Refused
 from store.features import LEVEL_MAX
@@ -132,6 +132,13 @@ def header(
 
 def produce(*headers: BatchHeader) -> Proposal:
     return Proposal(Produce(headers), tuple(block_of(item.count, item.crc32c) for item in headers))
+
+
+def placed(replica: Replica, *headers: BatchHeader) -> tuple[BatchPlaced, ...]:
+    """Have the replica apply a send of these batches, which it must take; return their places."""
+    result = replica.one(produce(*headers))
+    assert isinstance(result, Produced), result
+    return result.results
 
 
 def prepare(

@@ -8,17 +8,13 @@ from store.commands.entry import Proposal
 from store.commands.topics import PutTopic
 from store.commands.transactions import Decide, Decided
 from store.steps import ITEMS_PER_STEP
-from tests.unit.store.counted_work import work_of
+from tests.unit.store.paused import never, steps_of
 from tests.unit.store.replica import Replica, header, prepare, produce
 
 FEW, MANY = 8, 128
 TOPICS = ("orders", "items")
 LISTED = 200
 """Instructions for each batch where they are listed, or shown."""
-
-
-def never() -> bool:
-    return False
 
 
 def prepared(replica: Replica, transaction_id: str, batches: int, ids: int = 1) -> list[Proposal]:
@@ -34,16 +30,6 @@ def prepared(replica: Replica, transaction_id: str, batches: int, ids: int = 1) 
     ]
     replica.do(prepare(transaction_id, *headers))
     return [produce(each) for each in headers]
-
-
-def steps_of(replica: Replica, *commands: Decide) -> list[int]:
-    """Apply an entry of these commands with a pause wherever one may be; return the work of each call."""
-    entry = replica.log.append(replica.now_ms, commands)
-    works: list[int] = []
-    results: list[object] = []
-    while not results:
-        works.append(work_of(lambda: results.extend(replica.machine.apply([entry], never))))
-    return works
 
 
 @pytest.fixture

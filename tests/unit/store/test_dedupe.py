@@ -13,18 +13,12 @@ from store.index import keys
 from store.index.index import Index
 from store.limits import DEDUPE_MAX_ENTRIES, DEDUPE_WINDOW_MS, DELAY_MAX_MS
 from store.messages.dedupe import DedupeCounters, DedupeWindow, SeenBatch, SeenMessage
-from tests.unit.store.replica import Replica, header, prepare, produce
+from tests.unit.store.replica import Replica, header, placed, prepare, produce
 
 
 @pytest.fixture(autouse=True)
 def topic(replica: Replica) -> None:
     replica.one(PutTopic("orders", 2))
-
-
-def placed(replica: Replica, *headers: BatchHeader) -> tuple[BatchPlaced, ...]:
-    result = replica.one(produce(*headers))
-    assert isinstance(result, Produced), result
-    return result.results
 
 
 def test_a_retried_batch_gets_the_first_answer(replica: Replica) -> None:

@@ -1,6 +1,6 @@
 """The index reads its own staged writes, and commits all of them or none."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,13 +14,6 @@ from store.index.rocksdb_options import STOP_FILES
 from store.steps import ITEMS_PER_STEP
 from tests.unit.store.counted_key import CountedKey
 from tests.unit.store.stopped_index import go_on, stop_writes
-
-
-@pytest.fixture
-def index(tmp_path: Path) -> Iterator[Index]:
-    opened = Index.open(str(tmp_path / "index"))
-    yield opened
-    opened.close()
 
 
 def contents(index: Index) -> list[tuple[bytes, bytes]]:

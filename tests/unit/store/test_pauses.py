@@ -32,7 +32,7 @@ from store.snapshots.snapshot import SnapshotReader
 from store.state.machine import SMALL_PER_STEP, StateMachine
 from store.steps import ITEMS_PER_STEP
 from tests.patience import PATIENCE_S
-from tests.unit.store.counted_work import work_of
+from tests.unit.store.paused import never, steps_of
 from tests.unit.store.replica import Replica, bring_to_disk, dump, header, prepare, produce
 from tests.unit.store.stopped_index import go_on, stop_writes
 from tests.versions import golden_log
@@ -42,10 +42,6 @@ QUEUES = 8
 LISTED = 30
 """Instructions for each group, batch or command where they are listed."""
 IDS = 3 * ITEMS_PER_STEP
-
-
-def never() -> bool:
-    return False
 
 
 def applied(directory: Path, entries: Sequence[Entry], may_go_on: Callable[[], bool]) -> tuple[list[object], int]:
@@ -75,16 +71,6 @@ def test_pauses_change_nothing(tmp_path: Path, level: int) -> None:
     in_steps, pauses = applied(tmp_path / "in-steps", entries, never)
     assert in_steps == at_once
     assert (none, pauses > len(entries) / 4) == (0, True)
-
-
-def steps_of(replica: Replica, *commands: Proposal | Command) -> list[int]:
-    """Apply an entry of these commands with a pause wherever one may be; return the work of each call."""
-    entry = replica.log.append(replica.now_ms, commands)
-    works: list[int] = []
-    results: list[object] = []
-    while not results:
-        works.append(work_of(lambda: results.extend(replica.machine.apply([entry], never))))
-    return works
 
 
 def read_by(replica: Replica, groups: int) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from store.commands.entry import Proposal
-from store.commands.messages import BatchHeader, BatchPlaced, Produce, Produced
+from store.commands.messages import BatchHeader, BatchPlaced, Produce
 from store.commands.retention import Expired, ExpireMessages
 from store.commands.topics import DeleteTopic, PutTopic, TopicDeleted, TopicInfo, TopicPut, TopicType
 from store.commands.transactions import CheckUrlSet, SetCheckUrl
@@ -16,13 +16,7 @@ from store.limits import QUEUES_MAX
 from store.log.record import KIND_ENTRY, Entry
 from store.messages.topics import SYSTEM_TOPICS
 from store.state.machine import WRITTEN_ROWS_MAX
-from tests.unit.store.replica import HEADER_BYTES, Replica, header, prepare, produce
-
-
-def placed(replica: Replica, *headers: BatchHeader) -> tuple[BatchPlaced, ...]:
-    result = replica.one(produce(*headers))
-    assert isinstance(result, Produced), result
-    return result.results
+from tests.unit.store.replica import HEADER_BYTES, Replica, header, placed, prepare, produce
 
 
 def test_a_new_topic_has_the_documented_defaults(replica: Replica) -> None:

@@ -16,7 +16,6 @@ from store.commands.messages import (
     FireTimers,
     MessagePlaced,
     Position,
-    Produced,
 )
 from store.commands.retention import ExpireMessages
 from store.commands.topics import DeleteTopic, PutTopic
@@ -25,7 +24,7 @@ from store.commands.views import ScheduledMessage
 from store.errors import Refused
 from store.index import keys
 from store.limits import DEDUPE_WINDOW_MS, DELAY_MAX_MS, FIRED_IDS_MAX, TRANSACTION_RETENTION_MS
-from tests.unit.store.replica import Replica, apply_all, header, prepare, produce
+from tests.unit.store.replica import Replica, apply_all, header, placed, prepare, produce
 
 BEGIN_MS = 1_000
 """The clock of a new replica."""
@@ -38,12 +37,6 @@ def topic(replica: Replica) -> None:
 
 def delayed(batch: BatchHeader, *, delay_ms: int | None = None, deliver_at_ms: int | None = None) -> BatchHeader:
     return msgspec.structs.replace(batch, delay_ms=delay_ms, deliver_at_ms=deliver_at_ms)
-
-
-def placed(replica: Replica, *headers: BatchHeader) -> tuple[BatchPlaced, ...]:
-    result = replica.one(produce(*headers))
-    assert isinstance(result, Produced), result
-    return result.results
 
 
 def fire(replica: Replica, at_ms: int, limit: int = 100) -> Fired:

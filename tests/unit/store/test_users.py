@@ -1,8 +1,5 @@
 """Users are found by what they show, replaced as a whole, and the same after a restart."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from store.commands.users import DeleteUser, PutUser, Rule, Token, UserDeleted, UserPut
@@ -16,13 +13,6 @@ ALLOWED = Rule("allow", ("send",), "topic:orders")
 def put(user: str, *tokens: bytes, replaces: int = 0, certificates: tuple[str, ...] = ()) -> PutUser:
     held = tuple(Token(f"t{ordinal}", sha256, 1, 0) for ordinal, sha256 in enumerate(tokens))
     return PutUser(user, certificates, held, (ALLOWED,), replaces)
-
-
-@pytest.fixture
-def index(tmp_path: Path) -> Iterator[Index]:
-    opened = Index.open(str(tmp_path / "index"))
-    yield opened
-    opened.close()
 
 
 def test_a_user_is_found_by_name_token_and_certificate(index: Index) -> None:
