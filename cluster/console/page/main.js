@@ -4,12 +4,12 @@ import { rights } from "./actions.js";
 import { ApiError, get, hasToken, isToken, ofAMoment, setToken } from "./api.js";
 import { audit } from "./audit.js";
 import { el, time } from "./dom.js";
-import { group, groups } from "./groups.js";
+import { deadLetters, group, groups, members } from "./groups.js";
 import { find, message } from "./messages.js";
 import { overview } from "./overview.js";
 import { noteVersion, problem } from "./problems.js";
 import { settings } from "./settings.js";
-import { queue, topic, topics } from "./topics.js";
+import { delayed, queue, topic, topics } from "./topics.js";
 import { transaction, transactions } from "./transactions.js";
 
 /**
@@ -21,8 +21,11 @@ const VIEWS = [
   [/^\/topics$/, topics, 10_000],
   [/^\/topics\/([^/]+)$/, topic, 5_000],
   [/^\/topics\/([^/]+)\/queues\/(\d+)$/, queue, 0],
+  [/^\/topics\/([^/]+)\/delayed$/, delayed, 5_000],
   [/^\/groups$/, groups, 0],
   [/^\/groups\/([^/]+)$/, group, 5_000],
+  [/^\/groups\/([^/]+)\/members$/, members, 5_000],
+  [/^\/groups\/([^/]+)\/dead-letters$/, deadLetters, 5_000],
   [/^\/transactions$/, transactions, 5_000],
   [/^\/transactions\/([^/]+)$/, transaction, 5_000],
   [/^\/settings$/, settings, 0],
