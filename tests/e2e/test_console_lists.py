@@ -9,6 +9,7 @@ from tests.e2e.console_page import Page
 from tests.e2e.console_page import driver as driver
 from tests.e2e.console_page import page as page
 from tests.e2e.test_console_actions import dead_letters, make, send
+from tests.e2e.test_console_troubles import seen_anew
 
 SESSION_MS = 600_000
 
@@ -133,3 +134,38 @@ def test_groups_that_read_a_topic_are_all_to_be_seen(cluster: ClusterProcess, pa
     assert "reader-of-another" not in page.until("reader-00", "reader-20")
     page.follow("many-readers")
     page.until("Topic many-readers")
+
+
+def test_the_list_of_groups_is_drawn_anew(cluster: ClusterProcess, page: Page) -> None:
+    leader = cluster.wait_leader()
+    make(leader, "live-lag")
+    send(leader, "live-lag", *({"body": "x"} for _ in range(7)))
+    commit(leader, "live-lag", "live-lag", 0)
+    page.open(leader, "/groups?from=live-lag")
+    page.until("live-lag\t0\t\t7\t")
+    commit(leader, "live-lag", "live-lag", 5)
+    page.until("live-lag\t0\t\t2\t")
+
+
+def test_a_story_goes_on_while_it_is_read(cluster: ClusterProcess, page: Page) -> None:
+    """What is read stays where it is: the body that is scrolled, and what was looked for in the log."""
+    leader = cluster.wait_leader()
+    make(leader, "live-story")
+    send(leader, "live-story", {"body": "line\n" * 500, "message_id": "live-1"})
+    page.open(leader, "/messages/live-1")
+    page.until("What became of it", "produced")
+    page.driver.execute_script("const body = document.querySelector('pre'); body.scrollTop = 77; body.was = true")
+    seen_anew(page, "/v1/messages/live-1/trace")
+    is_same = "const body = document.querySelector('pre'); return [body.scrollTop, Boolean(body.was)]"
+    assert page.driver.execute_script(is_same) == [77, True], "nothing is taken away where nothing happened"
+    asked = "return performance.getEntriesByType('resource').filter(each => each.name.endsWith('/live-1')).length"
+    assert page.driver.execute_script(asked) == 1, "a body may be large, and does not change"
+    commit(leader, "live-readers", "live-story", 1)
+    page.until("consumed", "live-readers")
+    assert page.driver.execute_script(is_same) == [77, False]
+    page.press("Search the log")
+    page.until("The log is looked through: 0 found.")
+    page.element(By.TAG_NAME, "h1").click()  # the focus is on nothing that is used
+    commit(leader, "live-others", "live-story", 1)
+    page.until_stale("not drawn anew")
+    assert "The log is looked through: 0 found." in page.main()
