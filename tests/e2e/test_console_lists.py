@@ -148,7 +148,7 @@ def test_the_list_of_groups_is_drawn_anew(cluster: ClusterProcess, page: Page) -
 
 
 def test_a_story_goes_on_while_it_is_read(cluster: ClusterProcess, page: Page) -> None:
-    """What is read stays where it is: the body that is scrolled, and what was looked for in the log."""
+    """The body that is scrolled stays where it is, and what was found in the log."""
     leader = cluster.wait_leader()
     make(leader, "live-story")
     send(leader, "live-story", {"body": "line\n" * 500, "message_id": "live-1"})
