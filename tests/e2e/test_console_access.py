@@ -141,7 +141,7 @@ def test_axe_finds_nothing(filled: ClusterProcess, page: Page, scheme: str) -> N
 def test_axe_finds_nothing_where_one_signs_in_and_something_is_wrong(
     closed: ClusterProcess, page: Page, scheme: str
 ) -> None:
-    """It looks at the sign-in, also refused, at alarms, and at the audit of a closed cluster."""
+    """Sign-in, also refused, alarms, and the audit of a closed cluster."""
     leader, follower = closed.wait_leader(), closed.follower()
     emulate(page, scheme)
     page.open(leader)
