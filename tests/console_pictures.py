@@ -51,7 +51,7 @@ DARK: Final = "console-dark"
 
 
 class Load(NamedTuple):
-    """What is sent to a topic and acknowledged by a group, while a view is shown."""
+    """Messages that are sent to a topic and acknowledged by a group while a view is shown."""
 
     topic: str
     group: str
