@@ -32,16 +32,30 @@ NARROW_PX: Final = 380
 HEIGHT_MAX_PX: Final = 1_500
 MARGIN_PX: Final = 8
 LOOK_S: Final = 60.0
-LOAD_ROUNDS: Final = 80
 RESET: Final = """
 document.querySelector("#reset summary").click();
 document.querySelector("#reset-to").value = "latest";
 document.querySelector("#reset button[type=button]").click();
 """
+SEND: Final = """
+document.querySelector("#send summary").click();
+document.querySelector("#send-body").value = '{"order": 29}';
+document.querySelector("#send-form").value = "json";
+document.querySelector("#send-keys").value = "order-29";
+document.querySelector("#send-delay").value = "3600";
+"""
 UNFOLD: Final = "document.querySelector('td summary').click()"
 
 
 DARK: Final = "console-dark"
+
+
+class Load(NamedTuple):
+    """Messages that are sent to a topic and acknowledged by a group while a view is shown."""
+
+    topic: str
+    group: str
+    rounds: int
 
 
 class View(NamedTuple):
@@ -55,19 +69,28 @@ class View(NamedTuple):
     begins: str = "body"
     """Selector of the element with which the picture begins."""
     ends: str = "main"
+    load: Load | None = None
 
 
 VIEWS: Final = {
-    "console-overview": View("/", "a second"),
+    "console-overview": View("/", "a second", load=Load("greetings", "mailing", 80)),
     "console-topics": View("/topics", "Topics by name", "0", "\t0\t"),
-    "console-topic": View("/topics/parcels", "Groups that read it"),
+    "console-queue": View("/topics/parcels/queues/0", "parcel-23"),
+    "console-send": View("/topics/parcels", "Send a message", SEND, "Seconds to delay it", "#send", "#send"),
+    "console-delayed": View("/topics/reminders/delayed", "reminder-3"),
     "console-find": View("/find?topic=orders&key=order-16", "order-16-0-0"),
     "console-message": View("/messages/order-16-0-0?topic=orders", "What became of it"),
+    "console-transactions": View("/transactions?state=all", "order-17"),
     "console-transaction": View("/transactions/order-17", "Decide it"),
-    "console-group": View("/groups/shipping", "no such address", UNFOLD, "the map is down"),
+    "console-groups": View("/groups", "shipping"),
+    "console-members": View("/groups/newsletter/members", "greetings/1"),
     "console-reset": View("/groups/shipping", "no such address", RESET, "9 messages skipped", "#reset", "#reset"),
     "console-settings": View("/settings", "voter"),
     "console-audit": View("/audit", "ticket 17"),
+    "console-topic": View("/topics/parcels", "Groups that read it", load=Load("parcels", "shipping", 40)),
+    "console-group": View(
+        "/groups/shipping", "no such address", UNFOLD, "the map is down", load=Load("parcels", "shipping", 40)
+    ),
 }
 
 
@@ -89,14 +112,14 @@ def _decide(decision: Decision, _: Transaction) -> Decision:
     return decision
 
 
-async def _load(urls: list[str]) -> None:
+async def _apply(url: str, load: Load) -> None:
     """Send and acknowledge some messages, more and more of them, so that there are rates to show."""
-    async with Producer(urls) as producer, aiohttp.ClientSession() as http:
-        for round_number in range(LOAD_ROUNDS):
-            sends = (producer.send("greetings", b"hello", queue=0) for _ in range(20 + 5 * round_number))
+    async with Producer([url]) as producer, aiohttp.ClientSession() as http:
+        for round_number in range(load.rounds):
+            sends = (producer.send(load.topic, b"hello", queue=0) for _ in range(20 + 5 * round_number))
             last = max([sent.offset or 0 for sent in await asyncio.gather(*sends)])
-            offsets = {"offsets": [{"topic": "greetings", "queue": 0, "offset": last * 3 // 4}]}
-            async with http.put(f"{urls[0]}/v1/groups/mailing/offsets", json=offsets) as answer:
+            offsets = {"offsets": [{"topic": load.topic, "queue": 0, "offset": last * 3 // 4}]}
+            async with http.put(f"{url}/v1/groups/{load.group}/offsets", json=offsets) as answer:
                 answer.raise_for_status()
             await asyncio.sleep(0.5)
 
@@ -118,6 +141,7 @@ async def _fill(urls: list[str]) -> str:
             await shop.execute(message, partial(_decide, decision), transaction_id=f"order-{number}")
     status = await admin.cluster()
     await _fall_behind(str(status.leader_url))
+    await _wait_for_later(str(status.leader_url))
     connection.close()
     return str(status.leader_url)
 
@@ -131,7 +155,12 @@ async def _fall_behind(leader: str) -> None:
                 return await answer.json()
 
         messages = [
-            {"body": json.dumps({"order": number}), "keys": [f"order-{number}"], "message_id": f"parcel-{number}"}
+            {
+                "body": json.dumps({"order": number}),
+                "keys": [f"order-{number}"],
+                "message_id": f"parcel-{number}",
+                "queue": (number - 20) % 3,
+            }
             for number in range(20, 29)
         ]
         await call("PUT", "topics/parcels", {"queues": 3, "operator": "ann", "reason": "ticket 17"})
@@ -153,6 +182,20 @@ async def _fall_behind(leader: str) -> None:
             "POST", "groups/billing/clone-offsets", {"source": "shipping", "operator": "ann", "reason": "ticket 17"}
         )
         await call("POST", "groups/billing/reset", reset)
+
+
+async def _wait_for_later(leader: str) -> None:
+    """Send delayed messages, and let members join a group."""
+    async with aiohttp.ClientSession(f"{leader}/", raise_for_status=True) as http:
+        await http.put("v1/topics/reminders", json={"queues": 1, "type": "any"})
+        messages = [
+            {"body": "pay the bill", "message_id": f"reminder-{number}", "delay_ms": number * 86_400_000}
+            for number in range(1, 4)
+        ]
+        await http.post("v1/topics/reminders/messages", json={"messages": messages})
+        for member in ("mailer-1", "mailer-2"):
+            joining = {"topics": ["greetings"], "member_id": member, "client_id": member, "session_timeout_ms": 600_000}
+            await http.post("v1/groups/newsletter/members", json=joining)
 
 
 def _shows(text: str, driver: webdriver.Chrome) -> bool:
@@ -200,8 +243,8 @@ def _look(url: str, wanted: list[str]) -> None:
                 continue
             driver.get("about:blank")
             driver.get(f"{url}/console#{view.address}")
-            if name == "console-overview":
-                asyncio.run(_load([url]))
+            if view.load is not None:
+                asyncio.run(_apply(url, view.load))
             WebDriverWait(driver, LOOK_S).until(partial(_shows, view.text))
             if view.script:
                 driver.execute_script(view.script)

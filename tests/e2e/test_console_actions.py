@@ -6,7 +6,6 @@ from urllib.parse import urlencode
 
 import pytest
 from selenium.webdriver.common.by import By
-from selenium.webdriver.common.keys import Keys
 
 from tests.e2e.closed_cluster import GROUP, PRODUCERS, TOPIC, TRANSACTION, rule, someone
 from tests.e2e.closed_cluster import closed_cluster as make_closed_cluster
@@ -325,37 +324,6 @@ def test_dead_letters_are_replayed_one_and_all(cluster: ClusterProcess, page: Pa
     page.said("Replayed: 2 dead letters")
     assert all(each.get("replayed_at_ms") for each in dead_letters(leader, "dead-group"))
     assert {reason for _, _, reason in audited(leader, "dead-group/dead-letters/replay")} >= {"ticket 17"}
-
-
-def test_the_settings_are_changed_with_the_keyboard_alone(cluster: ClusterProcess, page: Page) -> None:
-    leader = cluster.wait_leader()
-    page.open(leader, "/settings")
-    page.until("Settings and members", "voter", "keelmq cluster add-node, promote and remove-node")
-
-    def focus() -> str:
-        return str(page.driver.execute_script("return document.activeElement.id || document.activeElement.textContent"))
-
-    def tab_to(wanted: str) -> None:
-        for _ in range(20):
-            if focus() == wanted:
-                return
-            page.driver.switch_to.active_element.send_keys(Keys.TAB)
-        raise AssertionError(f"no key leads to {wanted}, but to {focus()}")
-
-    tab_to("Change the settings")
-    page.driver.switch_to.active_element.send_keys(Keys.ENTER)
-    tab_to("settings-reject")
-    page.driver.switch_to.active_element.send_keys(Keys.DOWN)
-    for name, value in WHY.items():
-        tab_to(f"settings-{name}")
-        page.driver.switch_to.active_element.send_keys(Keys.HOME, Keys.SHIFT, Keys.END, Keys.NULL, value)
-    tab_to("Change")
-    page.driver.switch_to.active_element.send_keys(Keys.ENTER)
-    page.confirm()
-    page.said("Changed.")
-    page.until("new ones are refused")
-    assert ok(leader.request("GET", "/v1/cluster/settings"))["reject_transactions"] is True
-    ok(leader.request("PUT", "/v1/cluster/settings", payload={"reject_transactions": False}))
 
 
 def test_the_limit_of_the_log_is_changed_alone(cluster: ClusterProcess, page: Page) -> None:

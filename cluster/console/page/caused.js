@@ -8,7 +8,7 @@ import { messageLink } from "./messages.js";
 /** Number of messages after which a search rests until the user wants more. */
 const SHOWN_AT_ONCE = 1_000;
 
-/** A section that searches. It stops when it is no longer shown. @param {string} id @param {string} topic */
+/** A section that searches. It stops when it is no longer shown, and once begun is used. @param {string} id @param {string} topic */
 export function caused(id, topic) {
   const button = el("button", { type: "button" });
   const label = (text) => {
@@ -46,6 +46,7 @@ export function caused(id, topic) {
       return;
     }
     isRunning = true;
+    section.dataset.used = ""; // what was found is not taken away
     bar.hidden = false;
     said.replaceChildren();
     label("Stop");
@@ -67,7 +68,7 @@ export function caused(id, topic) {
 
   label("Search the log");
   button.addEventListener("click", press);
-  return el(
+  const section = el(
     "section",
     {},
     el("h2", {}, "Caused"),
@@ -77,6 +78,7 @@ export function caused(id, topic) {
     said,
     found,
   );
+  return section;
 }
 
 function causedTable(id, messages) {

@@ -5,19 +5,21 @@ import { get } from "./api.js";
 import { Chart } from "./chart.js";
 import { ago, count, duration, el, facts, link, part, table, time } from "./dom.js";
 import { cloneForm, pauseForm, replayAll, replayOne, resetForm } from "./group_actions.js";
-import { after, fromName, lagColumns, next, none } from "./lists.js";
+import { address, after, fromName, lagColumns, next, none, turns } from "./lists.js";
 import { messageLink, preview } from "./messages.js";
 import { missing } from "./problems.js";
 
 /** A group may have 16,384 queues, and the view is drawn anew every few seconds. */
 const SHOWN_MAX = 200;
+const LETTERS = 50;
 const lags = new Chart("Lag in messages", { lag: "first" });
 
 export async function groups(_, query) {
-  const page = await get("/v1/lags", { limit: 100, after: after(query) });
+  const topic = query.get("topic") ?? "";
+  const page = await get("/v1/lags", { topic, limit: 100, after: after(query) });
   return [
-    el("h1", {}, "Consumer groups"),
-    fromName("Groups from the name", "#/groups", query),
+    topic ? el("h1", {}, "Groups that read topic ", link(`#/topics/${part(topic)}`, topic)) : el("h1", {}, "Consumer groups"),
+    fromName("Groups from the name", "#/groups", query, topic ? { topic } : {}),
     table(
       "Groups by name",
       [
@@ -28,15 +30,15 @@ export async function groups(_, query) {
         ["Paused since", (group) => (group.paused ? el("span", { class: "warn" }, time(group.paused.since_ms)) : "")],
       ],
       page.groups,
-      none("No consumer groups yet: the first member that joins makes one."),
+      none(topic ? "No group reads it from here on." : "No consumer groups yet: the first member that joins makes one."),
     ),
-    ...next(page.next, (after) => `#/groups?after=${part(after)}`),
+    ...next(page.next, (after) => address("#/groups", { topic, after })),
   ];
 }
 
 export async function group([name]) {
   const path = `/v1/groups/${part(name)}`;
-  const [found, may, { offsets }, dead] = await Promise.all([get(path), rights(`group:${name}`), get(`${path}/offsets`, { waits: true }), get(`${path}/dead-letters`, { limit: 50 }).catch((error) => missing("Dead letters", error))]);
+  const [found, may, { offsets }, dead] = await Promise.all([get(path), rights(`group:${name}`), get(`${path}/offsets`, { waits: true }), get(`${path}/dead-letters`, { limit: LETTERS }).catch((error) => missing("Dead letters", error))]);
   const lag = offsets.reduce((sum, each) => sum + each.lag, 0);
   if (offsets.length) lags.measured(name, { lag });
   return [
@@ -66,6 +68,19 @@ export async function group([name]) {
     pauseForm(name, found.paused, may("alter")),
     resetForm(name, topicsOf(found, offsets), may("reset")),
     cloneForm(name, may("reset")),
+    ...membersTable(name, found.members.slice(0, SHOWN_MAX), found.members.length > SHOWN_MAX ? found.members[SHOWN_MAX - 1].member_id : found.members_next),
+    ...(dead instanceof Node ? [dead] : lettersTable(name, dead, may("reset"))),
+  ];
+}
+
+/** The members of a group after one, by id. */
+export async function members([name], query) {
+  const page = await get(`/v1/groups/${part(name)}/members`, { limit: SHOWN_MAX, after: query.get("after") });
+  return [el("h1", {}, "Members of group ", link(`#/groups/${part(name)}`, name)), ...membersTable(name, page.members, page.next)];
+}
+
+function membersTable(name, found, after) {
+  return [
     table(
       "Members",
       [
@@ -75,10 +90,10 @@ export async function group([name]) {
         ["Session", (member) => duration(member.session_timeout_ms), true],
         ["Queues", (member) => member.assignment.map((each) => `${each.topic}/${each.queue}`).join(", ")],
       ],
-      found.members,
+      found,
       "Nobody consumes for this group now.",
     ),
-    ...(dead instanceof Node ? [dead] : deadLetters(name, dead, may("reset"))),
+    ...next(after, (from) => `#/groups/${part(name)}/members?after=${part(from)}`),
   ];
 }
 
@@ -108,10 +123,19 @@ function attempts({ history }) {
   return el("details", {}, el("summary", {}, history.at(-1).reason || "no reason given"), el("ol", {}, items));
 }
 
-function deadLetters(name, { messages, next_offset: next, max_offset: end }, denied) {
+/** The dead letters of a group from an offset of their queue on. */
+export async function deadLetters([name], query) {
+  const from = Math.max(0, Number(query.get("offset")) || 0);
+  const [page, may] = await Promise.all([get(`/v1/groups/${part(name)}/dead-letters`, { offset: from, limit: LETTERS }), rights(`group:${name}`)]);
+  return [el("h1", {}, "Dead letters of group ", link(`#/groups/${part(name)}`, name)), ...lettersTable(name, page, may("reset"), from)];
+}
+
+function lettersTable(name, { messages, next_offset: next, max_offset: end }, denied, from = 0) {
+  const at = (offset) => `#/groups/${part(name)}/dead-letters?offset=${offset}`;
+  const isAll = !from && next >= end;
   return [
     table(
-      next < end ? "The first dead letters" : "Dead letters",
+      isAll ? "Dead letters" : "Dead letters, the oldest first",
       [
         ["Message", (each) => messageLink(each.message_id, each.origin?.topic)],
         ["From", (each) => (each.origin ? `${each.origin.topic}, queue ${each.origin.queue}, offset ${each.origin.offset}` : "")],
@@ -122,8 +146,9 @@ function deadLetters(name, { messages, next_offset: next, max_offset: end }, den
         ["Action", (each) => (each.replayed_at_ms ? "" : replayOne(name, each, denied))],
       ],
       messages,
-      "No dead letters.",
+      from ? "No dead letters from here on." : "No dead letters.",
     ),
+    ...turns([...(from ? [[at(0), "First page"]] : []), ...(next < end ? [[at(next), "Next page"], [at(Math.max(0, end - LETTERS)), "The newest"]] : [])]),
     ...(messages.some((each) => !each.replayed_at_ms) || next < end ? [el("p", {}, replayAll(name, denied))] : []),
   ];
 }

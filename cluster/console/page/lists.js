@@ -38,4 +38,7 @@ export function fromName(label, base, query, more = {}) {
   return el("form", { onsubmit: go, class: "row" }, el("label", { for: "from" }, label), input, el("button", {}, "Show"));
 }
 
-export const next = (after, href) => (after === null || after === undefined ? [] : [el("p", {}, link(href(after), "Next page"))]);
+export const next = (after, href) => (after === null || after === undefined ? [] : turns([[href(after), "Next page"]]));
+
+/** Links to other pages of a list. @param {Array<[string, string]>} pages address and text */
+export const turns = (pages) => (pages.length ? [el("p", { class: "row" }, pages.map(([href, text]) => link(href, text)))] : []);

@@ -4,31 +4,34 @@ import { rights } from "./actions.js";
 import { ApiError, get, hasToken, isToken, ofAMoment, setToken } from "./api.js";
 import { audit } from "./audit.js";
 import { el, time } from "./dom.js";
-import { group, groups } from "./groups.js";
+import { deadLetters, group, groups, members } from "./groups.js";
 import { find, message } from "./messages.js";
 import { overview } from "./overview.js";
 import { noteVersion, problem } from "./problems.js";
 import { settings } from "./settings.js";
-import { queue, topic, topics } from "./topics.js";
+import { delayed, queue, topic, topics } from "./topics.js";
 import { transaction, transactions } from "./transactions.js";
 
 /**
- * Path, view, and the time in ms after which it is drawn anew (0: never).
- * @type {Array<[RegExp, (parts: any, query: URLSearchParams) => Promise<Array<Node>>, number]>}
+ * Path, view, and the time in ms after which it is drawn anew (0: never). A view is told whether it is opened.
+ * @type {Array<[RegExp, (parts: any, query: URLSearchParams, isNew: boolean) => Promise<Array<Node>>, number]>}
  */
 const VIEWS = [
   [/^\/$/, overview, 5_000],
   [/^\/topics$/, topics, 10_000],
   [/^\/topics\/([^/]+)$/, topic, 5_000],
   [/^\/topics\/([^/]+)\/queues\/(\d+)$/, queue, 0],
-  [/^\/groups$/, groups, 0],
+  [/^\/topics\/([^/]+)\/delayed$/, delayed, 5_000],
+  [/^\/groups$/, groups, 10_000],
   [/^\/groups\/([^/]+)$/, group, 5_000],
+  [/^\/groups\/([^/]+)\/members$/, members, 5_000],
+  [/^\/groups\/([^/]+)\/dead-letters$/, deadLetters, 5_000],
   [/^\/transactions$/, transactions, 5_000],
   [/^\/transactions\/([^/]+)$/, transaction, 5_000],
   [/^\/settings$/, settings, 0],
   [/^\/audit$/, audit, 5_000],
   [/^\/find$/, find, 0],
-  [/^\/messages\/([^/]+)$/, message, 0],
+  [/^\/messages\/([^/]+)$/, message, 5_000],
 ];
 
 const RETRY_MS = 5_000;
@@ -49,7 +52,7 @@ async function draw(isNew) {
   try {
     if (!found) throw nowhere(path);
     const view = found[1], [names, query] = [parts(found[0], path), new URLSearchParams(search)];
-    nodes = await (isNew ? view(names, query) : ofAMoment(() => view(names, query)));
+    nodes = await (isNew ? view(names, query, true) : ofAMoment(() => view(names, query, false)));
   } catch (error) {
     failed = error;
     nodes = await why(error);
@@ -96,11 +99,12 @@ function isUsed() {
   /** @type {NodeListOf<HTMLInputElement | HTMLTextAreaElement>} */
   const fields = main.querySelectorAll("input, textarea");
   const isWritten = [...fields].some((each) => each.value !== each.defaultValue);
-  return isIn || isSelected || isWritten || Boolean(main.querySelector("details[open]"));
+  return isIn || isSelected || isWritten || Boolean(main.querySelector("details[open], [data-used]"));
 }
 
 /** Puts the nodes in place of those that are there; tables stay where they were scrolled, and keep the focus. */
 function replace(nodes) {
+  if (nodes.length === main.childNodes.length && nodes.every((each, at) => each === main.childNodes[at])) return;
   const regions = () => [...main.querySelectorAll("[role=region]")];
   const before = regions().map((each) => ({ label: each.ariaLabel, left: each.scrollLeft, top: each.scrollTop, isUsed: each === document.activeElement }));
   main.replaceChildren(...nodes);

@@ -6,7 +6,7 @@ import { caused } from "./caused.js";
 import { el, facts, link, part, table, time } from "./dom.js";
 import { after } from "./lists.js";
 import { missing } from "./problems.js";
-import { timeline } from "./timeline.js";
+import { bars, timeline } from "./timeline.js";
 
 const [PREVIEW, CAUSES_SHOWN, SUGGESTED] = [80, 20, 10];
 
@@ -77,16 +77,33 @@ async function suggestTopics(list, from) {
   if (turn === suggested) list.replaceChildren(...topics.filter(({ topic }) => topic.startsWith(from)).map(({ topic }) => el("option", { value: topic })));
 }
 
-export async function message([id], query) {
+/**
+ * The view that is drawn: its address, the messages, what their traces told, and the nodes.
+ * @type {{of: string, messages: Array<any>, told: string, nodes: Array<Node>}}
+ */
+let drawn = { of: "", messages: [], told: "", nodes: [] };
+const topicsOf = (messages) => [...new Set(messages.map((each) => each.topic))];
+const isOpen = (traces) => traces.some(({ events }) => bars(events).some((each) => each.isOpen));
+
+/** The messages with an id. Drawn anew, their traces alone are asked for: bodies are large, and do not change. */
+export async function message([id], query, isNew) {
   const path = `/v1/messages/${part(id)}`;
   const known = query.get("topic");
   const traced = (topic) => get(`${path}/trace`, { topic });
-  const asked = known ? traced(known) : null; // at the same time
-  const [{ messages }] = await Promise.all([get(path, { topic: known }), asked]);
-  const topics = [...new Set(messages.map((each) => each.topic))];
-  const traces = (await Promise.all(asked ? [asked] : topics.map(traced))).flatMap((each) => each.traces);
+  const tracesOf = async (asked) => (await Promise.all(asked)).flatMap((each) => each.traces);
   const as = (form) => `#/messages/${part(id)}?${known ? `topic=${part(known)}&` : ""}body=${form}`;
-  return [el("h1", {}, `Message ${id}`), ...messages.flatMap((each, at) => story(each, traces[at], bodyOf(each, query.get("body"), as)))];
+  const draw = (messages, traces) => {
+    const nodes = [el("h1", {}, `Message ${id}`), ...messages.flatMap((each, at) => story(each, traces[at], bodyOf(each, query.get("body"), as)))];
+    drawn = { of: `${id}?${query}`, messages, told: JSON.stringify(traces), nodes };
+    return nodes;
+  };
+  if (!isNew && drawn.of === `${id}?${query}`) {
+    const traces = await tracesOf(topicsOf(drawn.messages).map(traced));
+    if (JSON.stringify(traces) === drawn.told) return isOpen(traces) ? draw(drawn.messages, traces) : drawn.nodes;
+  }
+  const asked = known ? [traced(known)] : null; // at the same time
+  const [{ messages }] = await Promise.all([get(path, { topic: known }), ...(asked ?? [])]);
+  return draw(messages, await tracesOf(asked ?? topicsOf(messages).map(traced)));
 }
 
 /**

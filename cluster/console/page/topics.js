@@ -9,7 +9,7 @@ import { messageLink, messageTable } from "./messages.js";
 import { missing } from "./problems.js";
 import { alterTopic, createTopic, sendForm, takeBack } from "./topic_actions.js";
 
-const [PAGE, READERS] = [20, 20];
+const [PAGE, READERS, DELAYED] = [20, 20, 50];
 const READ_BY = "Groups that read it";
 const rates = new Chart("Messages a second", { sent: "first" });
 const held = (topic) => topic.queue_offsets.reduce((sum, each) => sum + each.max_offset - each.min_offset, 0);
@@ -70,7 +70,7 @@ export async function topics(_, query) {
 }
 
 export async function topic([name]) {
-  const [found, may, readers, scheduled] = await Promise.all([get(`/v1/topics/${part(name)}`), rights(`topic:${name}`), get("/v1/lags", { topic: name, limit: READERS }).catch((error) => missing(READ_BY, error)), get(`/v1/topics/${part(name)}/scheduled`, { limit: 50 }).catch((error) => missing("Delayed messages", error))]);
+  const [found, may, readers, scheduled] = await Promise.all([get(`/v1/topics/${part(name)}`), rights(`topic:${name}`), get("/v1/lags", { topic: name, limit: READERS }).catch((error) => missing(READ_BY, error)), get(`/v1/topics/${part(name)}/scheduled`, { limit: DELAYED }).catch((error) => missing("Delayed messages", error))]);
   const system = found.system ? "This topic is the system's: only the broker writes to it." : "";
   rates.counted(name, { sent: stored(found) }, asOf(found));
   return [
@@ -91,17 +91,23 @@ export async function topic([name]) {
     ),
     rates.draw(),
     readers instanceof Node ? readers : table(readers.next ? `The first ${readers.groups.length} groups that read it` : READ_BY, [["Group", (each) => link(`#/groups/${part(each.group)}`, each.group)], ["Members", (each) => count(each.members), true], ...lagColumns.slice(0, 2)], readers.groups, none("No group reads it.")),
+    ...(readers instanceof Node ? [] : next(readers.next, (after) => address("#/groups", { topic: name, after }))),
     sendForm(found, system || may("send")),
     alterTopic(found, system || may("alter")),
-    ...(scheduled instanceof Node ? [scheduled] : delayed(name, scheduled, may("send"))),
+    ...(scheduled instanceof Node ? [scheduled] : scheduled.messages.length ? delayedTable(name, scheduled, may("send")) : []),
   ];
 }
 
-function delayed(name, { messages, next: more }, denied) {
-  if (!messages.length) return [];
+/** The delayed messages of a topic after one, the next one first. */
+export async function delayed([name], query) {
+  const [page, may] = await Promise.all([get(`/v1/topics/${part(name)}/scheduled`, { limit: DELAYED, after: query.get("after") }), rights(`topic:${name}`)]);
+  return [el("h1", {}, "Delayed messages of topic ", link(`#/topics/${part(name)}`, name)), ...delayedTable(name, page, may("send"))];
+}
+
+function delayedTable(name, { messages, next: more }, denied) {
   return [
     table(
-      more ? "The next 50 delayed messages" : "Delayed messages, the next one first",
+      "Delayed messages, the next one first",
       [
         ["Message", (each) => messageLink(each.message_id, name)],
         ["Queue", (each) => each.queue, true],
@@ -110,7 +116,9 @@ function delayed(name, { messages, next: more }, denied) {
         ["Action", (each) => takeBack(name, each.message_id, denied)],
       ],
       messages,
+      "None from here on: they were delivered, or taken back.",
     ),
+    ...next(more, (after) => `#/topics/${part(name)}/delayed?after=${part(after)}`),
   ];
 }
 
