@@ -10,11 +10,13 @@ import pytest
 
 from keelmq.admin import ClusterStatus
 from keelmq.cli.operations.exposition import Reading, increase, quantile
-from keelmq.cli.operations.findings import findings_of, waiting_groups
+from keelmq.cli.operations.findings import findings_of
+from keelmq.cli.operations.group_findings import waiting_groups
 from keelmq.cli.operations.seen import Seen
 
 PAGE: Final = (Path(__file__).parents[3] / "docs" / "cli.md").read_text()
-SOURCE: Final = (Path(__file__).parents[3] / "client" / "keelmq" / "cli" / "operations" / "findings.py").read_text()
+OPERATIONS: Final = Path(__file__).parents[3] / "client" / "keelmq" / "cli" / "operations"
+SOURCE: Final = "".join(path.read_text() for path in sorted(OPERATIONS.glob("*findings.py")))
 NOW_S: Final = 1_700_000_000.0
 HEALTHY: Final = f"""
 # HELP keelmq_raft_voters Voters of the cluster

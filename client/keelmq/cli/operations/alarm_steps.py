@@ -5,6 +5,8 @@ the codes, and looks that the commands exist.
 from collections.abc import Mapping
 from typing import Final
 
+STATUS: Final = "keelmq cluster status"
+LOOK_AT_LOG: Final = "read the end of the node's log"
 OTHER: Final = "keelmq cluster status prints the alarm; docs/metrics.md, Alarms"
 """Step for an alarm of a node that is newer than this program."""
 STEPS: Final[Mapping[str, str]] = {

@@ -8,7 +8,8 @@ import typer
 
 from keelmq.cli.operations.cluster import NODE_TIMEOUT_MS, Answer, ask_all
 from keelmq.cli.operations.exposition import Reading
-from keelmq.cli.operations.findings import CHECKS, OTHERS, findings_of, waiting_groups
+from keelmq.cli.operations.findings import CHECKS, findings_of
+from keelmq.cli.operations.group_findings import OTHERS, waiting_groups
 from keelmq.cli.operations.seen import Finding, Seen
 from keelmq.cli.output import DEFAULT_SERVERS, EXIT_ERROR, AsJson, Servers, connection_to, print_json, run, say
 from keelmq.cli.times import parse_duration

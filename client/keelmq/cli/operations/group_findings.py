@@ -1,0 +1,71 @@
+"""Findings of `keelmq doctor` about messages that wait: transactions, dead letters, groups."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from keelmq.cli.operations.seen import Finding, Seen
+
+PAUSED_S: Final = 86_400.0
+OTHERS: Final = "(others)"
+
+
+def waiting_messages(seen: Seen) -> Iterator[Finding]:
+    shown = seen.of_leader()
+    undecided_s = shown.value("keelmq_transactions_undecided_age_seconds")
+    if undecided_s > seen.waiting_s:
+        evidence = f"{shown.value('keelmq_transactions_undecided'):.0f} are, the oldest for {undecided_s:.0f} s"
+        step = "keelmq transaction list --state prepared --older-than 5m"
+        yield Finding("transactions_undecided", "warning", "transactions are undecided", evidence, step)
+    discarded_s = shown.value("keelmq_transactions_discarded_age_seconds")
+    if discarded_s:
+        evidence = f"nobody answered their checks; the oldest is {discarded_s:.0f} s old"
+        step = "keelmq transaction list --state discarded; then resume, commit or rollback each"
+        yield Finding("transactions_discarded", "warning", "transactions were given up", evidence, step)
+    for each in shown.all("keelmq_dead_letters"):
+        group = each.labels["group"]
+        if each.value:
+            step = "keelmq group list" if group == OTHERS else f"keelmq dlq list {group}"
+            evidence = f"{each.value:.0f}, those that were replayed included"
+            yield Finding("dead_letters", "warning", f"group {group} has dead letters", evidence, step)
+
+
+def waiting_groups(seen: Seen) -> dict[str, float]:
+    """Return for how many seconds the oldest message of a group waits, by group, where that is long."""
+    longest: dict[str, float] = {}
+    for each in seen.of_leader().all("keelmq_consumer_lag_seconds"):
+        longest[each.labels["group"]] = max(longest.get(each.labels["group"], 0.0), each.value)
+    return {group: lag_s for group, lag_s in longest.items() if lag_s > seen.waiting_s}
+
+
+def paused_groups(seen: Seen) -> dict[str, float]:
+    """Return for how many seconds each paused group is paused."""
+    return {each.labels["group"]: each.value for each in seen.of_leader().all("keelmq_group_paused_seconds")}
+
+
+def forgotten_pauses(seen: Seen) -> Iterator[Finding]:
+    """Yield a finding for each group that is paused for long, or whose messages wait for long because it is paused."""
+    waiting = waiting_groups(seen)
+    for group, paused_s in paused_groups(seen).items():
+        if paused_s > PAUSED_S or group in waiting:
+            behind = f", and {waiting[group]:.0f} s behind" if group in waiting else ""
+            step = (
+                "keelmq group list"
+                if group == OTHERS
+                else f"keelmq group show {group}; then keelmq group resume {group}"
+            )
+            evidence = f"for {paused_s:.0f} s{behind}"
+            yield Finding("group_paused", "warning", f"group {group} is paused", evidence, step)
+
+
+def lagging_groups(seen: Seen) -> Iterator[Finding]:
+    paused = paused_groups(seen)
+    for group, lag_s in waiting_groups(seen).items():
+        if group in paused and group != OTHERS:
+            continue  # that is why
+        evidence = f"{lag_s:.0f} s behind"
+        if group in seen.memberless:
+            step = f"start its consumers; if nobody needs it any more: keelmq group delete {group}"
+            yield Finding("group_without_members", "warning", f"group {group} has no members", evidence, step)
+        else:
+            step = "keelmq group list" if group == OTHERS else f"keelmq group show {group}"
+            yield Finding("group_lags", "warning", f"group {group} does not keep up", evidence, step)
