@@ -97,6 +97,7 @@ def healthy() -> Seen:
         after={node_id: Reading(text(20)) for node_id in nodes},
         moved={node_id: (each, each) for node_id, each in nodes.items()},
         now_s=NOW_S,
+        consumed={"g": True},
     )
 
 
@@ -195,7 +196,11 @@ BROKEN: Final = [
     ("group_lags", with_metrics(keelmq_consumer_lag_seconds=400)),
     (
         "group_without_members",
-        lambda seen: with_metrics(keelmq_consumer_lag_seconds=400)(seen)._replace(memberless=frozenset({"g"})),
+        lambda seen: with_metrics(keelmq_consumer_lag_seconds=400)(seen)._replace(consumed={"g": False}),
+    ),
+    (
+        "groups_not_examined",
+        lambda seen: with_metrics(keelmq_consumer_lag_seconds=400)(seen)._replace(consumed={}),
     ),
     ("group_paused", with_pause(86_500)),
     ("group_paused", with_pause(60, keelmq_consumer_lag_seconds=400)),

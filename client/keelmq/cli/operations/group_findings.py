@@ -1,12 +1,14 @@
 """Findings of `keelmq doctor` about messages that wait: transactions, dead letters, groups."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from keelmq.cli.operations.seen import Finding, Seen
 
 PAUSED_S: Final = 86_400.0
 OTHERS: Final = "(others)"
+NAMES_MAX: Final = 5
+"""Maximum number of groups that one finding names."""
 
 
 def waiting_messages(seen: Seen) -> Iterator[Finding]:
@@ -58,14 +60,33 @@ def forgotten_pauses(seen: Seen) -> Iterator[Finding]:
 
 
 def lagging_groups(seen: Seen) -> Iterator[Finding]:
-    paused = paused_groups(seen)
+    """Yield a finding for each group that waits for long, and one for all of those that were not examined: what is
+    wrong with a group is unknown as long as nobody knows whether it has consumers.
+    """
+    paused, unexamined = paused_groups(seen), {}
     for group, lag_s in waiting_groups(seen).items():
         if group in paused and group != OTHERS:
             continue  # that is why
         evidence = f"{lag_s:.0f} s behind"
-        if group in seen.memberless:
+        if group not in seen.consumed:
+            unexamined[group] = lag_s
+        elif seen.consumed[group]:
+            what = f"group {group} does not keep up"
+            yield Finding("group_lags", "warning", what, evidence, f"keelmq group show {group}")
+        else:
             step = f"start its consumers; if nobody needs it any more: keelmq group delete {group}"
             yield Finding("group_without_members", "warning", f"group {group} has no members", evidence, step)
-        else:
-            step = "keelmq group list" if group == OTHERS else f"keelmq group show {group}"
-            yield Finding("group_lags", "warning", f"group {group} does not keep up", evidence, step)
+    if unexamined:
+        yield _unexamined_groups(unexamined)
+
+
+def _unexamined_groups(lags_s: Mapping[str, float]) -> Finding:
+    longest = sorted(lags_s, key=lambda group: (-lags_s[group], group))
+    shown = ", ".join(f"{group} {lags_s[group]:.0f} s" for group in longest[:NAMES_MAX])
+    more = f" and {len(longest) - NAMES_MAX} more" * (len(longest) > NAMES_MAX)
+    what = (
+        f"{len(longest)} groups are behind" if len(longest) > 1 else f"group {longest[0]} is behind"
+    ) + ", and it was not examined whether anybody consumes"
+    evidence = f"behind by: {shown}{more}; examined are those that wait longest, as far as the token may see them"
+    step = "keelmq group list shows lag and members" if OTHERS in lags_s else f"keelmq group show {longest[0]}"
+    return Finding("groups_not_examined", "warning", what, evidence, step)

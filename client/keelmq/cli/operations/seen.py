@@ -1,6 +1,7 @@
 """Answers of the nodes that `keelmq doctor` goes by, and the form of its findings."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from keelmq.cli.operations.exposition import Reading
@@ -41,8 +42,8 @@ class Seen(NamedTuple):
     now_s: float
     waiting_s: float = WAITING_S
     """Seconds for which a message may wait for a group, or a transaction for its decision."""
-    memberless: Collection[str] = ()
-    """Groups of `waiting_groups` that have no members, and hold no message that was popped."""
+    consumed: Mapping[str, bool] = MappingProxyType({})
+    """Groups of `waiting_groups` that were examined: true with members or with messages that were popped."""
 
     @property
     def members(self) -> "list[ClusterStatus]":
