@@ -156,7 +156,7 @@ def standing(seen: Seen) -> Seen:
 
 ALARM: Final = {"code": "disk_slow", "severity": "warning", "since_ms": 1, "detail": "slow", "subject": ""}
 LIKE_FOLLOWERS: Final = {"role": "follower", "leader_id": None, "waits_for": "2 of 3 voters are needed"}
-BROKEN: Final = [
+BROKEN: Final[list[tuple[str, Callable[[Seen], Seen]]]] = [
     ("node_unreachable", lambda seen: seen._replace(unreachable={"http://x": "no answer"})),
     ("no_leader", on_all(**LIKE_FOLLOWERS)),
     ("no_quorum", all_show(keelmq_raft_quorum_margin=-1)),
@@ -330,6 +330,18 @@ def test_a_missing_leader_is_one_finding_for_all_nodes() -> None:
     said = [alarm("no_leader", severity="critical")]
     assert codes_of(on_all(**LIKE_FOLLOWERS, alarms=said)(healthy())) == {"no_leader"}
     assert codes_of(with_status(2, alarms=said)(healthy())) == {"alarm_no_leader"}, "others have one"
+
+
+def test_a_certificate_that_has_ended_is_critical_and_said_to_have_ended() -> None:
+    name = "keelmq_peer_certificate_expires_timestamp_seconds"
+    (found,) = findings_of(with_metrics(**{name: NOW_S - 3 * 86_400})(healthy()))
+    assert (found.code, found.severity) == ("certificate_ends", "critical")
+    assert (found.what, found.evidence) == (
+        "the peer certificate of node 1 has ended",
+        "it has ended 3.0 days ago",
+    )
+    (found,) = findings_of(with_metrics(**{name: NOW_S + 3 * 86_400})(healthy()))
+    assert (found.severity, found.evidence) == ("warning", "it ends in 3.0 days")
 
 
 def test_critical_findings_come_first() -> None:

@@ -56,7 +56,7 @@ def short_resources(seen: Seen) -> Iterator[Finding]:
         free, size = shown.value("keelmq_disk_free_bytes"), shown.value("keelmq_disk_size_bytes")
         if size and free / size < FREE_SHARE:
             evidence = f"{free / 1e9:.1f} of {size / 1e9:.1f} GB are free"
-            yield Finding("disk_low", "warning", f"the disk of node {node_id} is nearly full", evidence, STATUS)
+            yield Finding("disk_low", "critical", f"the disk of node {node_id} is nearly full", evidence, STATUS)
         pace = shown.value("keelmq_disk_fill_bytes_per_second")
         if pace > 0 and free / pace < FULL_S:
             evidence = f"{free / 1e9:.1f} GB are free, and {pace / 1e6:.1f} MB fewer each second, over the last hour"
@@ -125,9 +125,14 @@ def certificates(seen: Seen) -> Iterator[Finding]:
         for kind in ("peer", "http"):
             ends_s = shown.value(f"keelmq_{kind}_certificate_expires_timestamp_seconds")
             if ends_s and ends_s - seen.now_s < CERTIFICATE_S:
-                evidence = f"it ends in {(ends_s - seen.now_s) / 86_400:.1f} days"
-                what = f"the {kind} certificate of node {node_id} ends soon"
-                yield Finding("certificate_ends", "warning", what, evidence, "keelmq cert show FILE; then replace it")
+                left_days, whose = (ends_s - seen.now_s) / 86_400, f"the {kind} certificate of node {node_id}"
+                step = "keelmq cert show FILE; then replace it"
+                if left_days <= 0:
+                    evidence = f"it has ended {-left_days:.1f} days ago"
+                    yield Finding("certificate_ends", "critical", f"{whose} has ended", evidence, step)
+                else:
+                    evidence = f"it ends in {left_days:.1f} days"
+                    yield Finding("certificate_ends", "warning", f"{whose} ends soon", evidence, step)
 
 
 def incomplete_audits(seen: Seen) -> Iterator[Finding]:
