@@ -6,7 +6,7 @@ Those about the cluster as a whole are here.
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from keelmq.cli.operations.alarm_findings import alarms
+from keelmq.cli.operations.alarm_findings import alarms, told_once
 from keelmq.cli.operations.alarm_steps import LOOK_AT_LOG, STATUS
 from keelmq.cli.operations.group_findings import forgotten_pauses, lagging_groups, waiting_messages
 from keelmq.cli.operations.node_findings import (
@@ -120,12 +120,15 @@ def leader_changes(seen: Seen) -> Iterator[Finding]:
 
 
 def differing_hashes(seen: Seen) -> Iterator[Finding]:
+    """Yield a finding for each entry after which states differ, unless an alarm tells which node is wrong."""
+    known = (alarm for status in seen.statuses for alarm in status.alarms if alarm.code == "replica_differs")
+    differing = {int(alarm.subject) for alarm in known if alarm.subject.isdecimal()}
     hashes: dict[int, dict[str, list[int]]] = {}
     for status in seen.members:
         if status.state_hash:
             hashes.setdefault(status.hash_index, {}).setdefault(status.state_hash, []).append(status.node_id)
     for index, found in hashes.items():
-        if len(found) > 1:
+        if len(found) > 1 and not differing & {node_id for nodes in found.values() for node_id in nodes}:
             evidence = "; ".join(f"{each[:12]} on {', '.join(map(str, nodes))}" for each, nodes in found.items())
             yield Finding(
                 "hashes_differ",
@@ -196,6 +199,6 @@ CHECKS: Final[tuple[Check, ...]] = (
 
 
 def findings_of(seen: Seen) -> list[Finding]:
-    """Return all findings, the critical ones first."""
-    found = [finding for check in CHECKS for finding in check(seen)]
+    """Return all findings, one for each cause, the critical ones first."""
+    found = told_once([finding for check in CHECKS for finding in check(seen)])
     return sorted(found, key=lambda finding: finding.severity != "critical")

@@ -5,7 +5,7 @@ from typing import Final
 
 from keelmq.cli.operations.alarm_steps import LOOK_AT_LOG, STATUS
 from keelmq.cli.operations.exposition import Reading, increase, quantile
-from keelmq.cli.operations.seen import Finding, Seen
+from keelmq.cli.operations.seen import Finding, Seen, place_of
 
 BEHIND_ENTRIES: Final = 10_000
 SYNC_S: Final = 0.1
@@ -28,12 +28,12 @@ def nodes_behind(seen: Seen) -> Iterator[Finding]:
         first, last = seen.moved.get(status.node_id, (status, status))
         leads_on = any(later.commit_index > sooner.commit_index for sooner, later in seen.moved.values())
         if left > BEHIND_ENTRIES:
-            yield Finding(
-                "node_behind", "critical", f"node {status.node_id} is behind", f"it lacks {left} entries", LOOK_AT_LOG
-            )
+            what, evidence = f"node {status.node_id} is behind", f"it lacks {left} entries"
+            yield Finding("node_behind", "critical", what, evidence, LOOK_AT_LOG, str(status.node_id))
         elif left and leads_on and first is not last and first.applied_index == last.applied_index:
             evidence = f"it applied nothing after entry {last.applied_index}, while others committed up to {committed}"
-            yield Finding("node_stands", "critical", f"node {status.node_id} does not move", evidence, LOOK_AT_LOG)
+            what = f"node {status.node_id} does not move"
+            yield Finding("node_stands", "critical", what, evidence, LOOK_AT_LOG, str(status.node_id))
 
 
 def slow_nodes(seen: Seen) -> Iterator[Finding]:
@@ -48,7 +48,7 @@ def slow_nodes(seen: Seen) -> Iterator[Finding]:
             found_s = quantile(seen.before.get(node_id, Reading()), after, name, share)
             if found_s is not None and found_s > limit_s:
                 evidence = f"{share:.0%} of what {name} counted meanwhile took up to {found_s:g} s"
-                yield Finding(code, "warning", f"node {node_id} {what}", evidence, step)
+                yield Finding(code, "warning", f"node {node_id} {what}", evidence, step, str(node_id))
 
 
 def short_resources(seen: Seen) -> Iterator[Finding]:
@@ -56,23 +56,24 @@ def short_resources(seen: Seen) -> Iterator[Finding]:
         free, size = shown.value("keelmq_disk_free_bytes"), shown.value("keelmq_disk_size_bytes")
         if size and free / size < FREE_SHARE:
             evidence = f"{free / 1e9:.1f} of {size / 1e9:.1f} GB are free"
-            yield Finding("disk_low", "critical", f"the disk of node {node_id} is nearly full", evidence, STATUS)
+            what = f"the disk of node {node_id} is nearly full"
+            yield Finding("disk_low", "critical", what, evidence, STATUS, str(node_id))
         pace = shown.value("keelmq_disk_fill_bytes_per_second")
         if pace > 0 and free / pace < FULL_S:
             evidence = f"{free / 1e9:.1f} GB are free, and {pace / 1e6:.1f} MB fewer each second, over the last hour"
             what = f"the disk of node {node_id} is full in {free / pace / 3_600:.1f} h at its present pace"
             step = "keelmq topic list shows what is large: lower its retention, or enlarge the file system"
-            yield Finding("disk_fills", "warning", what, evidence, step)
+            yield Finding("disk_fills", "warning", what, evidence, step, str(node_id))
         inodes = shown.value("keelmq_disk_free_files")
         if 0 < inodes < INODES_MIN:  # 0 where it is not known, too: the node raises an alarm long before
             evidence = f"{inodes:.0f} inodes are free"
             step = "df -i on that machine: remove small files of others, or make the file system anew with more inodes"
-            yield Finding("few_inodes", "warning", f"node {node_id} can create few files", evidence, step)
+            yield Finding("few_inodes", "warning", f"node {node_id} can create few files", evidence, step, str(node_id))
         files, files_max = shown.value("process_open_fds"), shown.value("process_max_fds")
         if files_max and (files_max < FILES_MIN or files / files_max > USED_SHARE):
             evidence = f"{files:.0f} of {files_max:.0f} files are open"
             step = f"raise the limit of open files (ulimit -n) to {FILES_MIN} or more"
-            yield Finding("few_files", "warning", f"node {node_id} may open few files", evidence, step)
+            yield Finding("few_files", "warning", f"node {node_id} may open few files", evidence, step, str(node_id))
         yield from _short_connections(node_id, seen.before.get(node_id), shown)
         stalls = increase(seen.before.get(node_id, shown), shown, "keelmq_index_stalls_total")
         is_stopped = shown.value("keelmq_index_writes_stopped")
@@ -117,22 +118,23 @@ def clocks(seen: Seen) -> Iterator[Finding]:
         if abs(offset_s) > CLOCK_S:
             evidence = f"it is {offset_s:+.1f} s from that of a majority"
             step = "timedatectl on that machine: make NTP run"
-            yield Finding("clock_wrong", "warning", f"the clock of node {node_id} is wrong", evidence, step)
+            yield Finding("clock_wrong", "warning", f"the clock of node {node_id} is wrong", evidence, step, node_id)
 
 
 def certificates(seen: Seen) -> Iterator[Finding]:
     for node_id, shown in seen.after.items():
-        for kind in ("peer", "http"):
+        for kind, subject in (("peer", ""), ("http", "clients")):
             ends_s = shown.value(f"keelmq_{kind}_certificate_expires_timestamp_seconds")
             if ends_s and ends_s - seen.now_s < CERTIFICATE_S:
                 left_days, whose = (ends_s - seen.now_s) / 86_400, f"the {kind} certificate of node {node_id}"
+                about = place_of(node_id, subject)
                 step = "keelmq cert show FILE; then replace it"
                 if left_days <= 0:
                     evidence = f"it has ended {-left_days:.1f} days ago"
-                    yield Finding("certificate_ends", "critical", f"{whose} has ended", evidence, step)
+                    yield Finding("certificate_ends", "critical", f"{whose} has ended", evidence, step, about)
                 else:
                     evidence = f"it ends in {left_days:.1f} days"
-                    yield Finding("certificate_ends", "warning", f"{whose} ends soon", evidence, step)
+                    yield Finding("certificate_ends", "warning", f"{whose} ends soon", evidence, step, about)
 
 
 def incomplete_audits(seen: Seen) -> Iterator[Finding]:

@@ -22,9 +22,16 @@ class Finding(NamedTuple):
     what: str
     evidence: str
     next_step: str
+    about: str = ""
+    """Id of the node, and the part of it, that this is about; empty for the cluster. Findings of one cause share it."""
 
     def document(self) -> dict[str, Any]:
-        return self._asdict()
+        return {name: value for name, value in self._asdict().items() if name != "about"}
+
+
+def place_of(node_id: int | str, part: str = "") -> str:
+    """Return what a finding is about: a node, or a part of it, as the subject of an alarm names it."""
+    return f"{node_id}/{part}" if part else str(node_id)
 
 
 class Seen(NamedTuple):
