@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from keelmq.cli.operations.alarm_findings import alarms, told_once
-from keelmq.cli.operations.alarm_steps import LOOK_AT_LOG, STATUS
+from keelmq.cli.operations.alarm_steps import LOG, LOOK_AT_LOG, START, STATUS
 from keelmq.cli.operations.group_findings import forgotten_pauses, lagging_groups, waiting_messages
 from keelmq.cli.operations.node_findings import (
     certificates,
@@ -30,6 +30,7 @@ UNSAVED_S: Final = 86_400.0
 """Age of the oldest message from which on somebody should have made a backup."""
 
 
+START_OTHERS: Final = f"start the other nodes: {START}"
 Check = Callable[[Seen], Iterator[Finding]]
 
 
@@ -43,7 +44,11 @@ def unreachable_nodes(seen: Seen) -> Iterator[Finding]:
                     told.setdefault(alarm.detail, []).append(str(status.node_id))
         evidence = "; ".join([error, *(f"node {', '.join(nodes)}: {detail}" for detail, nodes in told.items())])
         yield Finding(
-            "node_unreachable", "critical", f"{url} does not answer", evidence, f"start the node, or {LOOK_AT_LOG}"
+            "node_unreachable",
+            "critical",
+            f"{url} does not answer",
+            evidence,
+            f"start the node: {START}; or {LOOK_AT_LOG}",
         )
 
 
@@ -63,7 +68,7 @@ def _way_to_a_leader(seen: Seen) -> str:
     silent = sorted(voters - {each.node_id for each in seen.members})
     steps = []
     if silent:
-        steps.append(f"start these nodes, with their own disks: {', '.join(map(str, silent))}")
+        steps.append(f"start these nodes, with their own disks: {', '.join(map(str, silent))} ({START})")
     if voters and len(voting) + len(silent) <= len(voters) // 2:
         longest = max(voting or seen.members, key=lambda status: status.durable_index)
         steps.append(
@@ -72,7 +77,7 @@ def _way_to_a_leader(seen: Seen) -> str:
             "Recovery from a survivor)"
         )
     elif not silent and any(alarm.code == "committed_entry_missing" for each in voting for alarm in each.alarms):
-        steps.append("docs/reliability.md, Going on without committed entries")
+        steps.append(f"{STATUS} names the entry; docs/reliability.md, Going on without committed entries")
     return "; ".join(steps) or f"{STATUS}: see that the nodes reach each other; {LOOK_AT_LOG}"
 
 
@@ -89,12 +94,10 @@ def quorum_margin(seen: Seen) -> Iterator[Finding]:
     voters = max(each.value("keelmq_raft_voters") for each in readings)
     evidence = f"{margin:.0f} of {voters:.0f} voters may fall silent, as the node that hears most says"
     if margin < 0:
-        step = "start the other nodes" if seen.leader or not seen.members else _way_to_a_leader(seen)
+        step = START_OTHERS if seen.leader or not seen.members else _way_to_a_leader(seen)
         yield Finding("no_quorum", "critical", "no majority of the voters is there", evidence, step)
     elif margin == 0 and voters > 1:
-        yield Finding(
-            "quorum_margin", "warning", "one more node that fails stops all writes", evidence, "start the other nodes"
-        )
+        yield Finding("quorum_margin", "warning", "one more node that fails stops all writes", evidence, START_OTHERS)
 
 
 def differing_views(seen: Seen) -> Iterator[Finding]:
@@ -115,7 +118,8 @@ def leader_changes(seen: Seen) -> Iterator[Finding]:
     changes = sum(each.value("keelmq_raft_elections_won_recently") for each in seen.after.values())
     if changes > CHANGES_MAX:
         evidence = f"{changes:.0f} elections were won in the last 15 minutes"
-        step = 'the logs say why: "stepping down" or "handing over"; docs/runbooks.md, KeelMQLeaderChangesOften'
+        why = 'says why: "stepping down" or "handing over"; docs/runbooks.md, KeelMQLeaderChangesOften'
+        step = f"{LOG} {why}"
         yield Finding("leader_changes", "warning", "the nodes change their leader often", evidence, step)
 
 
@@ -170,7 +174,7 @@ def old_backups(seen: Seen) -> Iterator[Finding]:
 def hidden_metrics(seen: Seen) -> Iterator[Finding]:
     hidden = [str(status.node_id) for status in seen.members if status.node_id not in seen.after]
     if hidden:
-        step = "use a token of a user who may describe the cluster"
+        step = "keelmq auth acl allow USER describe cluster, then use a token of this user"
         what = f"no metrics of node {', '.join(hidden)}: half of the checks were left out"
         yield Finding("metrics_hidden", "warning", what, "GET /metrics was refused or failed", step)
 

@@ -21,7 +21,7 @@ def waiting_messages(seen: Seen) -> Iterator[Finding]:
     discarded_s = shown.value("keelmq_transactions_discarded_age_seconds")
     if discarded_s:
         evidence = f"nobody answered their checks; the oldest is {discarded_s:.0f} s old"
-        step = "keelmq transaction list --state discarded; then resume, commit or rollback each"
+        step = "keelmq transaction list --state discarded; then keelmq transaction resume ID --reason WHY, or decide it"
         yield Finding("transactions_discarded", "warning", "transactions were given up", evidence, step)
     for each in shown.all("keelmq_dead_letters"):
         group = each.labels["group"]

@@ -16,6 +16,8 @@ FREE_SHARE: Final = 0.1
 FULL_S: Final = 4 * 3_600.0
 USED_SHARE: Final = 0.8
 FILES_MIN: Final = 4_096
+ENOUGH_FILES: Final = 65_536
+"""Limit of open files that the unit of systemd has."""
 INODES_MIN: Final = 1_000
 CLOCK_S: Final = 0.5
 CERTIFICATE_S: Final = 14 * 86_400.0
@@ -57,7 +59,8 @@ def short_resources(seen: Seen) -> Iterator[Finding]:
         if size and free / size < FREE_SHARE:
             evidence = f"{free / 1e9:.1f} of {size / 1e9:.1f} GB are free"
             what = f"the disk of node {node_id} is nearly full"
-            yield Finding("disk_low", "critical", what, evidence, STATUS, str(node_id))
+            step = f"{STATUS} says what the log is kept for; docs/retention.md, A disk that fills up"
+            yield Finding("disk_low", "critical", what, evidence, step, str(node_id))
         pace = shown.value("keelmq_disk_fill_bytes_per_second")
         if pace > 0 and free / pace < FULL_S:
             evidence = f"{free / 1e9:.1f} GB are free, and {pace / 1e6:.1f} MB fewer each second, over the last hour"
@@ -72,7 +75,7 @@ def short_resources(seen: Seen) -> Iterator[Finding]:
         files, files_max = shown.value("process_open_fds"), shown.value("process_max_fds")
         if files_max and (files_max < FILES_MIN or files / files_max > USED_SHARE):
             evidence = f"{files:.0f} of {files_max:.0f} files are open"
-            step = f"raise the limit of open files (ulimit -n) to {FILES_MIN} or more"
+            step = f"prlimit --pid PID --nofile={ENOUGH_FILES} there; for good: LimitNOFILE of the unit, or ulimit -n"
             yield Finding("few_files", "warning", f"node {node_id} may open few files", evidence, step, str(node_id))
         yield from _short_connections(node_id, seen.before.get(node_id), shown)
         stalls = increase(seen.before.get(node_id, shown), shown, "keelmq_index_stalls_total")
@@ -86,7 +89,7 @@ def short_resources(seen: Seen) -> Iterator[Finding]:
 
 
 def _short_connections(node_id: int, before: Reading | None, after: Reading) -> Iterator[Finding]:
-    keep = "let clients keep their connections, or raise max_connections"
+    keep = "keelmq client list shows whose they are; let clients keep their connections, or raise max_connections"
     move = "keelmq client list shows whose they are; let clients send at http_listen"
     kinds = (
         ("few_connections", "keelmq_http_connections", "http_listen", "connections", keep),
@@ -128,7 +131,7 @@ def certificates(seen: Seen) -> Iterator[Finding]:
             if ends_s and ends_s - seen.now_s < CERTIFICATE_S:
                 left_days, whose = (ends_s - seen.now_s) / 86_400, f"the {kind} certificate of node {node_id}"
                 about = place_of(node_id, subject)
-                step = "keelmq cert show FILE; then replace it"
+                step = "keelmq cert show FILE; then keelmq cert node DIR --renew, or your authority; replace the files"
                 if left_days <= 0:
                     evidence = f"it has ended {-left_days:.1f} days ago"
                     yield Finding("certificate_ends", "critical", f"{whose} has ended", evidence, step, about)
@@ -142,5 +145,5 @@ def incomplete_audits(seen: Seen) -> Iterator[Finding]:
         lost = increase(seen.before.get(node_id, shown), shown, "keelmq_audit_records_lost_total")
         if lost:
             evidence = f"{lost:.0f} records were left out meanwhile"
-            step = "docs/runbooks.md, KeelMQAuditIncomplete: the reason is a label of keelmq_audit_records_lost_total"
+            step = "keelmq audit list --outcome denied shows who was denied; docs/runbooks.md, KeelMQAuditIncomplete"
             yield Finding("audit_incomplete", "warning", f"the audit of node {node_id} lacks records", evidence, step)
