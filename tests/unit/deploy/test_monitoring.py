@@ -150,6 +150,14 @@ def test_runbooks_name_commands_that_exist() -> None:
     assert list(wrong_words("keelmq group show --frog g")) == ["keelmq group show --frog g: --frog"]
 
 
+def test_no_runbook_restarts_a_node_to_have_another_one_lead() -> None:
+    """A restart takes a voter away; draining the node does not."""
+    advice = [text for text in re.split(r"\n(?=## |\*\*)", RUNBOOKS) if re.search(r"(?<!no )\brestarting\b", text)]
+    assert advice == []
+    (stalled,) = [text for text in RUNBOOKS.split("\n## ") if text.startswith("KeelMQIndexStalled")]
+    assert "`keelmq node drain ID`" in stalled
+
+
 def test_the_doctor_has_a_next_step_for_each_alarm_of_the_page() -> None:
     section = METRICS.split("\n## Alarms\n")[1]
     assert STEPS.keys() == set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE))
