@@ -1,6 +1,7 @@
 """Alerts, their tests and runbooks, and dashboards: all speak of metrics that a running node really shows."""
 
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import AsyncIterator, Iterator
@@ -148,6 +149,16 @@ def test_runbooks_name_commands_that_exist() -> None:
     assert [wrong for command in sorted(commands) for wrong in wrong_words(command)] == []
     assert list(wrong_words("keelmq group forget")) == ["keelmq group forget: forget"]
     assert list(wrong_words("keelmq group show --frog g")) == ["keelmq group show --frog g: --frog"]
+
+
+def test_the_command_of_the_page_makes_every_link_to_a_runbook_whole(tmp_path: Path) -> None:
+    (command,) = re.findall(r"`(sed -i '[^`]+' rules\.yml)`", METRICS)
+    shutil.copy(MONITORING / "rules.yml", tmp_path)
+    subprocess.run(shlex.split(command), cwd=tmp_path, check=True)
+    changed = (tmp_path / "rules.yml").read_text()
+    links = re.findall(r"runbook_url: (.*)", changed)
+    assert links == [f"https://wiki.example.com/keelmq/docs/runbooks.md#{alert.lower()}" for alert in ALERTS]
+    assert changed.replace("https://wiki.example.com/keelmq/", "") == RULES, "nothing else changes"
 
 
 def test_no_runbook_restarts_a_node_to_have_another_one_lead() -> None:
