@@ -75,7 +75,7 @@ def test_an_alarm_is_as_grave_for_the_doctor_as_for_the_node() -> None:
 
 
 def test_an_alert_on_alarms_is_as_grave_as_these() -> None:
-    """What an alarm says is critical raises an alert that is: its own, or that of all critical alarms."""
+    """Critical alarms raise a critical alert: their own, or that of all critical alarms."""
     assert SEVERITY["KeelMQCriticalAlarm"] == "critical"
     assert SEVERITY["KeelMQWarningAlarm"] == "warning"
     critical, warning = ({code for code, severity in ROWS if severity == each} for each in ("critical", "warning"))
