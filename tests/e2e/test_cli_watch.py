@@ -1,4 +1,4 @@
-"""`keelmq cluster status --watch` as a process on a real cluster: in a pipe, on a terminal, and at Ctrl-C."""
+"""`keelmq cluster status --watch` and `keelmq top` as processes: in a pipe, on a terminal, and at Ctrl-C."""
 
 import contextlib
 import json
@@ -6,7 +6,7 @@ import os
 import pty
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import pytest
@@ -19,18 +19,22 @@ from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
 
-COMMAND: Final = [*KEELMQ, "cluster", "status"]
+STATUS: Final = [*KEELMQ, "cluster", "status", "--watch"]
+TOP: Final = [*KEELMQ, "top", "--interval", "0.1"]
 CLEAR: Final = b"\x1b[2J"
+UP: Final = b"\x1b[1A"
+HIDE_CURSOR, SHOW_CURSOR = b"\x1b[?25l", b"\x1b[?25h"
 
 cluster = shared_cluster(options=STEADY)
 
 
 @contextlib.contextmanager
-def watching(shell: Shell, *arguments: str, stdout: int = subprocess.PIPE) -> Iterator[subprocess.Popen[bytes]]:
+def watching(
+    shell: Shell, *arguments: str, stdout: int = subprocess.PIPE, command: Sequence[str] = STATUS
+) -> Iterator[subprocess.Popen[bytes]]:
     """Run the command; at the end of the block interrupt it, and check that it ends as it promises."""
     environment = {**os.environ, **shell.environment, "TERM": "xterm"}
-    command = [*COMMAND, "--watch", *arguments]
-    process = subprocess.Popen(command, env=environment, stdout=stdout, stderr=subprocess.PIPE)
+    process = subprocess.Popen([*command, *arguments], env=environment, stdout=stdout, stderr=subprocess.PIPE)
     try:
         yield process
         process.send_signal(signal.SIGINT)
@@ -89,6 +93,38 @@ def test_a_terminal_is_drawn_anew(shell: Shell) -> None:
     before, *views = shown.split(CLEAR)
     assert before.strip(b"\x1b[H") == b""
     assert all(b" UTC, every 0.1 s: " in view and b", leader http://" in view for view in views[:2])
+
+
+def test_top_draws_its_table_in_place_on_a_terminal(shell: Shell) -> None:
+    ours, theirs = pty.openpty()
+    try:
+        with watching(shell, stdout=theirs, command=TOP) as process:
+            shown = b""
+            while shown.count(b"leader") < 3 or shown.count(b"follower") < 6:
+                assert process.poll() is None, shown
+                shown += os.read(ours, 65_536)
+        os.set_blocking(ours, False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                shown += os.read(ours, 65_536)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    first, *others = shown.split(b"commit p99")
+    assert HIDE_CURSOR in first
+    assert shown.rindex(SHOW_CURSOR) > shown.rindex(HIDE_CURSOR)
+    assert len(others) >= 3
+    assert UP not in first, "the first table has nothing above it"
+    assert all(UP in table for table in others[:2]), "each further table takes the place of the one before"
+    assert all(b"leader" in table and table.count(b"follower") == 2 for table in others[1:3]), shown
+
+
+def test_top_gives_a_pipe_plain_columns(shell: Shell) -> None:
+    with watching(shell, command=TOP) as process:
+        shown = ""
+        while shown.count("leader") < 2:
+            shown += line_of(process)
+    assert "\x1b" not in shown
 
 
 @pytest.mark.parametrize("arguments", [("5",), ("--watch", "0"), ("--watch", "nan"), ("--watch", "3601")], ids=" ".join)

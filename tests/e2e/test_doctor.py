@@ -3,13 +3,14 @@
 import json
 import resource
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from typer.testing import CliRunner
 
 from deploy.local_nodes import make_secret
 from keelmq.cli.app import app
+from tests.chaos.skewed_node import CLOCK_VARIABLE, set_offset_ns
 from tests.e2e.cluster_process import ClusterProcess, ok, wait_for
 from tests.e2e.fixtures import Shell, own_cluster
 from tests.e2e.fixtures import patient_looks as patient_looks
@@ -17,6 +18,8 @@ from tests.e2e.small_disk import mounted_at
 from tests.requirements import SMALL_DISK
 
 pytestmark = pytest.mark.process
+
+HOUR_NS: Final = 3_600 * 10**9
 
 cluster = own_cluster(topic="orders", settled=True)
 
@@ -99,6 +102,54 @@ def test_a_short_limit_a_lagging_group_and_a_cut_off_node_are_found(
     node.terminate()
     node.start(extra=["--peer-secret-file", str(make_secret(elsewhere))])
     wait_for(lambda: "views_differ" in codes(judged(shell)), "the node without peers to be found")
+
+
+def finding(document: dict[str, Any], code: str) -> dict[str, Any] | None:
+    return next((each for each in document["findings"] if each["code"] == code), None)
+
+
+@pytest.mark.usefixtures("patient_looks")
+def test_a_pause_that_was_forgotten_and_a_backup_that_nobody_made_are_found(tmp_path: Path) -> None:
+    """The node was stopped for more than a day, as far as its clock tells."""
+    cluster = ClusterProcess(tmp_path, nodes=1)
+    node = cluster.nodes[1]
+    node.module, node.environment[CLOCK_VARIABLE] = "tests.chaos.skewed_node", str(tmp_path / "clock")
+    set_offset_ns(tmp_path / "clock", 0)
+    with cluster:
+        shell = Shell(cluster)
+        shell.call("PUT", "/v1/topics/orders", {"queues": 1})
+        shell.call("POST", "/v1/topics/orders/messages", {"messages": [{"body": "1"}]})
+        shell.call("PUT", "/v1/groups/shop", {})
+        shell("group", "pause", "shop", "--reason", "a test")
+        wait_for(lambda: not codes(judged(shell)) & {"group_paused", "backup_none"}, "neither to be found yet")
+
+        node.terminate()
+        set_offset_ns(tmp_path / "clock", 25 * HOUR_NS)
+        node.start()
+        cluster.wait_ready()
+        paused = wait_for(lambda: finding(judged(shell), "group_paused"), "the pause to be found")
+        assert paused["next_step"] == "keelmq group show shop; then keelmq group resume shop"
+        unsaved = wait_for(lambda: finding(judged(shell), "backup_none"), "the missing backup to be found")
+        assert unsaved["evidence"].startswith("the oldest message is 25 h old")
+
+        shell("group", "resume", "shop")
+        shell("backup", "create", str(tmp_path / "now.backup"))
+        wait_for(lambda: not codes(judged(shell)) & {"group_paused", "backup_none"}, "both to be mended")
+
+
+@pytest.mark.usefixtures("patient_looks")
+def test_servers_of_two_clusters_are_found(tmp_path: Path) -> None:
+    clusters = [ClusterProcess(tmp_path / name, nodes=1) for name in ("shop", "other")]
+    for cluster, name in zip(clusters, ("shop", "other"), strict=True):
+        cluster.directory.mkdir(exist_ok=True)
+        arguments = cluster.nodes[1].arguments
+        arguments[arguments.index("--cluster-id") + 1] = name
+    with clusters[0], clusters[1]:
+        shell = Shell(clusters[0])
+        both = ",".join(cluster.servers for cluster in clusters)
+        found = finding(shell.json("doctor", "--seconds", "0", "--servers", both, code=1), "two_clusters")
+        assert found is not None
+        assert found["evidence"] == "other, shop"
 
 
 @pytest.mark.usefixtures("patient_looks")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, wait_for
-from tests.e2e.fixtures import own_cluster
+from tests.e2e.fixtures import Shell, own_cluster
 
 pytestmark = pytest.mark.process
 
@@ -27,6 +27,14 @@ def connected(node: NodeProcess, peer: NodeProcess) -> bool:
     return shown and metric in node.request("GET", "/metrics").body
 
 
+def line_with(node: NodeProcess, text: str) -> str | None:
+    return next((line for line in node.output().splitlines() if text in line), None)
+
+
+def sorted_by_id(*nodes: NodeProcess) -> list[NodeProcess]:
+    return sorted(nodes, key=lambda node: node.node_id)
+
+
 def test_a_node_that_is_stopped_is_not_connected_though_its_kernel_is(cluster: ClusterProcess) -> None:
     leader = cluster.wait_leader()
     stopped = cluster.follower()
@@ -44,6 +52,7 @@ def test_who_has_lost_the_majority_says_whom_it_waits_for(cluster: ClusterProces
     left = cluster.wait_leader()
     gone = [node for node in cluster.alive() if node is not left]
     assert left.request("GET", "/readyz?for=writes").status == 200
+    wait_for(lambda: line_with(left, " voters answer: "), "it to have noticed that it has a quorum to lose")
     for node in gone:
         node.kill()
     alarm = wait_for(lambda: alarm_of(left, "no_leader"), "the alarm")
@@ -57,9 +66,16 @@ def test_who_has_lost_the_majority_says_whom_it_waits_for(cluster: ClusterProces
         assert "2 of 3 voters are needed, not heard: " in text
         assert all(f"{node.node_id} (last heard " in text for node in gone)
     assert "alarm no_leader: 2 of 3 voters are needed" in left.output()
+    silent = ", ".join(f"node {node.node_id} ({node.url})" for node in gone)
+    lost = f"quorum lost: 1 of 3 voters answer; silent: {silent}"
+    assert "WARNING" in wait_for(lambda: line_with(left, lost), "the log to say that the quorum is lost")
     gone[0].start()
     cluster.wait_leader()
     wait_for(lambda: left.known_status()["waits_for"] is None, "it to wait for nobody")
+    won = wait_for(lambda: line_with(left, "quorum won again after "), "the log to say that the quorum is won")
+    heard = ", ".join(f"node {node.node_id} ({node.url})" for node in sorted_by_id(left, gone[0]))
+    assert won.endswith(f" s: 2 of 3 voters answer: {heard}")
+    assert "WARNING" in won
 
 
 def test_a_first_start_says_that_it_needs_every_node(tmp_path: Path) -> None:
@@ -72,6 +88,11 @@ def test_a_first_start_says_that_it_needs_every_node(tmp_path: Path) -> None:
         wait_for(lambda: (first.status() or {}).get("waits_for") == rule, "it to say whom it waits for")
         assert rule in first.request("GET", "/readyz").json()["detail"]
         wait_for(lambda: f"no leader: {rule}" in first.output(), "the log to say it")
+        found = {each["code"]: each for each in Shell(cluster).json("doctor", "--seconds", "0", code=1)["findings"]}
+        said = [f"node {node.node_id}: {rule}" for node in (first, second)]
+        assert all(each in found["no_leader"]["evidence"] for each in said)
+        assert found["no_leader"]["next_step"].startswith("start these nodes, with their own disks: 3 (systemctl ")
+        assert found["node_unreachable"]["what"] == f"{third.url} does not answer"
         third.start()
         cluster.wait_ready()
     finally:

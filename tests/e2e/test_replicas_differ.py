@@ -62,6 +62,10 @@ def test_the_replica_that_differs_is_named_and_rebuilt(cluster: ClusterProcess, 
     shown = keelmq(cluster, "cluster", "status")
     assert shown.returncode == 1
     assert f"cluster rebuild {node.node_id}" in shown.stdout
+    examined = json.loads(keelmq(cluster, "doctor", "--seconds", "0", "--json").stdout)["findings"]
+    found = [each for each in examined if each["code"] in ("alarm_replica_differs", "hashes_differ")]
+    assert [each["code"] for each in found] == ["alarm_replica_differs"], "one cause is told once, by all nodes"
+    assert found[0]["what"] == f"node {node.node_id} has the alarm replica_differs"
 
     assert not node.ready()
     cluster.send(PATH, 10, "meanwhile", among=others)

@@ -17,7 +17,7 @@ import ssl
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -80,9 +80,11 @@ class Trial:
         self.skipped: dict[str, str] = {}
         self.missing: list[str] = []
 
-    def firing(self, job: str = JOB) -> set[str]:
-        """Return the names of the alerts of one cluster that are firing."""
-        return {alert["alertname"] for alert in self._prometheus.firing() if alert.get("job", JOB) == job}
+    def firing(self, job: str = JOB, labels: Mapping[str, Mapping[str, str]] | None = None) -> set[str]:
+        """Return the names of the alerts of one cluster that are firing; of those in `labels`, with these alone."""
+        of_job = [alert for alert in self._prometheus.firing() if alert.get("job", JOB) == job]
+        wanted = labels or {}
+        return {each["alertname"] for each in of_job if wanted.get(each["alertname"], {}).items() <= each.items()}
 
     def fired(self, seconds: float, job: str = JOB) -> set[str]:
         """Return the names of the alerts of one cluster that were firing at any time within the last seconds."""
@@ -121,19 +123,21 @@ class Trial:
         self._find_nothing(set(fault.findings) - FOUND_WITHOUT_FAULT, job)
         with fault.provoke(victim):
             stands_s = time.monotonic()
-            self.expect(fault.name, fault.alerts, job)
+            self.expect(fault.name, fault.alerts, job, fault.labels)
             stir = None if fault.stir is None else partial(fault.stir, victim)
             self.examine(fault.name, fault.findings, stands_s, job, fault.look_s, stir)
         gone = set(fault.alerts) - OF_THE_MACHINE
         self._wait(lambda: not gone & self.firing(job), f"{', '.join(gone)} to end")
         self._report.event(f"{fault.name}: over", "recovery")
 
-    def expect(self, name: str, alerts: Sequence[str], job: str = JOB) -> None:
-        """Wait for the alerts, and note after how many seconds each fired."""
+    def expect(
+        self, name: str, alerts: Sequence[str], job: str = JOB, labels: Mapping[str, Mapping[str, str]] | None = None
+    ) -> None:
+        """Wait for the alerts, those in `labels` with these, and note after how many seconds each fired."""
         begun_s, seen = time.monotonic(), self.raised_s.setdefault(name, {})
 
         def all_fire() -> bool:
-            for alert in set(alerts) & self.firing(job) - seen.keys():
+            for alert in set(alerts) & self.firing(job, labels) - seen.keys():
                 seen[alert] = round(time.monotonic() - begun_s, 1)
                 self._report.event(f"{alert} fires after {seen[alert]} s", "fault")
             return set(alerts) <= seen.keys()

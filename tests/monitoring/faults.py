@@ -4,9 +4,10 @@ import contextlib
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from tests.chaos.skewed_node import CLOCK_VARIABLE, set_offset_ns
@@ -73,6 +74,8 @@ class Fault(NamedTuple, Generic[Victim]):
     """Work while the doctor looks: it sees of slow or lost things only what happens between its two looks."""
     look_s: float = 2.0
     """Time between the two looks."""
+    labels: Mapping[str, Mapping[str, str]] = MappingProxyType({})
+    """Labels that an alert has to have, by its name: an alert for another group or another alarm is none."""
 
 
 class Faults:

@@ -10,11 +10,13 @@ import pytest
 
 from keelmq.admin import ClusterStatus
 from keelmq.cli.operations.exposition import Reading, increase, quantile
-from keelmq.cli.operations.findings import findings_of, waiting_groups
+from keelmq.cli.operations.findings import findings_of
+from keelmq.cli.operations.group_findings import waiting_groups
 from keelmq.cli.operations.seen import Seen
 
 PAGE: Final = (Path(__file__).parents[3] / "docs" / "cli.md").read_text()
-SOURCE: Final = (Path(__file__).parents[3] / "client" / "keelmq" / "cli" / "operations" / "findings.py").read_text()
+OPERATIONS: Final = Path(__file__).parents[3] / "client" / "keelmq" / "cli" / "operations"
+SOURCE: Final = "".join(path.read_text() for path in sorted(OPERATIONS.glob("*findings.py")))
 NOW_S: Final = 1_700_000_000.0
 HEALTHY: Final = f"""
 # HELP keelmq_raft_voters Voters of the cluster
@@ -95,6 +97,7 @@ def healthy() -> Seen:
         after={node_id: Reading(text(20)) for node_id in nodes},
         moved={node_id: (each, each) for node_id, each in nodes.items()},
         now_s=NOW_S,
+        consumed={"g": True},
     )
 
 
@@ -153,7 +156,7 @@ def standing(seen: Seen) -> Seen:
 
 ALARM: Final = {"code": "disk_slow", "severity": "warning", "since_ms": 1, "detail": "slow", "subject": ""}
 LIKE_FOLLOWERS: Final = {"role": "follower", "leader_id": None, "waits_for": "2 of 3 voters are needed"}
-BROKEN: Final = [
+BROKEN: Final[list[tuple[str, Callable[[Seen], Seen]]]] = [
     ("node_unreachable", lambda seen: seen._replace(unreachable={"http://x": "no answer"})),
     ("no_leader", on_all(**LIKE_FOLLOWERS)),
     ("no_quorum", all_show(keelmq_raft_quorum_margin=-1)),
@@ -193,7 +196,11 @@ BROKEN: Final = [
     ("group_lags", with_metrics(keelmq_consumer_lag_seconds=400)),
     (
         "group_without_members",
-        lambda seen: with_metrics(keelmq_consumer_lag_seconds=400)(seen)._replace(memberless=frozenset({"g"})),
+        lambda seen: with_metrics(keelmq_consumer_lag_seconds=400)(seen)._replace(consumed={"g": False}),
+    ),
+    (
+        "groups_not_examined",
+        lambda seen: with_metrics(keelmq_consumer_lag_seconds=400)(seen)._replace(consumed={}),
     ),
     ("group_paused", with_pause(86_500)),
     ("group_paused", with_pause(60, keelmq_consumer_lag_seconds=400)),
@@ -249,9 +256,11 @@ def test_what_all_nodes_say_of_a_missing_leader_is_put_together() -> None:
     assert "`keelmqd recover` at node 1" in step
     assert "docs/backup.md" in step
     _, step = no_leader_in([survivor, put_back])
-    assert step == "start these nodes, with their own disks: 3", "they may be a majority with it"
+    assert step.startswith("start these nodes, with their own disks: 3 (systemctl start "), (
+        "they may be a majority with it"
+    )
     _, step = no_leader_in([third, put_back])
-    assert step == "start these nodes, with their own disks: 1; " + step.split("; ", 1)[1]
+    assert step.startswith("start these nodes, with their own disks: 1 (systemctl start ")
     assert "`keelmqd recover` at node 2" in step, "its log is the longest of those that answer"
     _, step = no_leader_in([without_leader(each, voteless=False, index=9) for each in (1, 2, 3)])
     assert "keelmq cluster status" in step
@@ -323,6 +332,18 @@ def test_a_missing_leader_is_one_finding_for_all_nodes() -> None:
     said = [alarm("no_leader", severity="critical")]
     assert codes_of(on_all(**LIKE_FOLLOWERS, alarms=said)(healthy())) == {"no_leader"}
     assert codes_of(with_status(2, alarms=said)(healthy())) == {"alarm_no_leader"}, "others have one"
+
+
+def test_a_certificate_that_has_ended_is_critical_and_said_to_have_ended() -> None:
+    name = "keelmq_peer_certificate_expires_timestamp_seconds"
+    (found,) = findings_of(with_metrics(**{name: NOW_S - 3 * 86_400})(healthy()))
+    assert (found.code, found.severity) == ("certificate_ends", "critical")
+    assert (found.what, found.evidence) == (
+        "the peer certificate of node 1 has ended",
+        "it has ended 3.0 days ago",
+    )
+    (found,) = findings_of(with_metrics(**{name: NOW_S + 3 * 86_400})(healthy()))
+    assert (found.severity, found.evidence) == ("warning", "it ends in 3.0 days")
 
 
 def test_critical_findings_come_first() -> None:

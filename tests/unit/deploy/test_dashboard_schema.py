@@ -1,4 +1,8 @@
-"""The dashboards are what Grafana's schema of dashboards (version 39) allows: all that it requires, and no more."""
+"""The dashboards have the fields of Grafana's dashboards (schema version 39), as they are transcribed here.
+
+The schema itself is not part of this repository, and no Grafana reads the files: a mistake of the transcription, or a
+change of Grafana, is not noticed.
+"""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal

@@ -185,13 +185,14 @@ async def ask_all(servers: str) -> list[Answer]:
     urls = [origin.url for origin in parse_servers(servers_of(servers))]
     answers = await asyncio.gather(*(_ask(url, servers) for url in urls))
     statuses = [answer.status for answer in answers if answer.status is not None]
-    seen = {status.node_id for status in statuses}
-    known = {node.url for status in statuses for node in status.nodes if node.node_id not in seen}
+    seen = {(status.cluster_id, status.node_id) for status in statuses}
+    known = {node.url for each in statuses for node in each.nodes if (each.cluster_id, node.node_id) not in seen}
     answers += await asyncio.gather(*(_ask(url, servers) for url in sorted(known - set(urls))))
-    # A node that is reachable under several URLs is shown once.
+    # A node that is reachable under several URLs is shown once; nodes of two clusters may have one id.
     by_node: dict[object, Answer] = {}
     for answer in answers:
-        by_node.setdefault(answer.url if answer.status is None else answer.status.node_id, answer)
+        status = answer.status
+        by_node.setdefault(answer.url if status is None else (status.cluster_id, status.node_id), answer)
     return sorted(
         by_node.values(), key=lambda each: (1 << 30 if each.status is None else each.status.node_id, each.url)
     )

@@ -8,7 +8,8 @@ import typer
 
 from keelmq.cli.operations.cluster import NODE_TIMEOUT_MS, Answer, ask_all
 from keelmq.cli.operations.exposition import Reading
-from keelmq.cli.operations.findings import CHECKS, OTHERS, findings_of, waiting_groups
+from keelmq.cli.operations.findings import CHECKS, findings_of
+from keelmq.cli.operations.group_findings import OTHERS, waiting_groups
 from keelmq.cli.operations.seen import Finding, Seen
 from keelmq.cli.output import DEFAULT_SERVERS, EXIT_ERROR, AsJson, Servers, connection_to, print_json, run, say
 from keelmq.cli.times import parse_duration
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
 
 EXAMPLES: Final = "Example:  keelmq doctor --servers http://10.0.0.1:7081"
 TEXT: Final = "text/plain"
-GROUPS_MAX: Final = 20
-"""Maximum number of groups that are asked for their members."""
+GROUPS_MAX: Final = 100
+"""Maximum number of groups whose members are asked for: those that wait longest."""
+GROUPS_AT_ONCE: Final = 20
 
 
 def doctor(
@@ -83,31 +85,37 @@ async def look(servers: str, seconds: float, waiting_s: float) -> Seen:
         now_s=time.time(),
         waiting_s=waiting_s,
     )
-    return seen._replace(memberless=await _memberless(servers, seen))
+    return seen._replace(consumed=await _consumed(servers, seen))
 
 
-async def _memberless(servers: str, seen: Seen) -> frozenset[str]:
-    """Return which of the groups that wait for long nobody consumes, as far as the token may see them."""
+async def _consumed(servers: str, seen: Seen) -> dict[str, bool]:
+    """Return which of the groups that wait for long have consumers. The `GROUPS_MAX` that wait longest are asked for;
+    those that the token may not see, or whose answer is missing, are left out.
+    """
     import asyncio
 
     from keelmq.admin import Admin
     from keelmq.errors import KeelMQError
 
-    async def is_memberless(group: str) -> bool:
-        try:
-            detail = await admin.group(group)
-        except KeelMQError:
-            return False
-        return not detail.members and not any(each.held for each in detail.offsets)
+    waiting = waiting_groups(seen)
+    asked = sorted(waiting.keys() - {OTHERS}, key=lambda group: (-waiting[group], group))[:GROUPS_MAX]
+    turns = asyncio.Semaphore(GROUPS_AT_ONCE)
 
-    asked = sorted(set(waiting_groups(seen)) - {OTHERS})[:GROUPS_MAX]
+    async def is_consumed(group: str) -> bool | None:
+        async with turns:
+            try:
+                detail = await admin.group(group)
+            except KeelMQError:
+                return None
+        return bool(detail.members) or any(each.held for each in detail.offsets)
+
     connection = connection_to(servers, NODE_TIMEOUT_MS)
     try:
         admin = Admin(connection)
-        found = await asyncio.gather(*(is_memberless(group) for group in asked))
+        found = await asyncio.gather(*(is_consumed(group) for group in asked))
     finally:
         connection.close()
-    return frozenset(group for group, is_so in zip(asked, found, strict=True) if is_so)
+    return {group: is_so for group, is_so in zip(asked, found, strict=True) if is_so is not None}
 
 
 def _statuses(answers: Sequence[Answer]) -> "list[ClusterStatus]":

@@ -1,6 +1,7 @@
 """Answers of the nodes that `keelmq doctor` goes by, and the form of its findings."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from keelmq.cli.operations.exposition import Reading
@@ -21,9 +22,16 @@ class Finding(NamedTuple):
     what: str
     evidence: str
     next_step: str
+    about: str = ""
+    """Id of the node, and the part of it, that this is about; empty for the cluster. Findings of one cause share it."""
 
     def document(self) -> dict[str, Any]:
-        return self._asdict()
+        return {name: value for name, value in self._asdict().items() if name != "about"}
+
+
+def place_of(node_id: int | str, part: str = "") -> str:
+    """Return what a finding is about: a node, or a part of it, as the subject of an alarm names it."""
+    return f"{node_id}/{part}" if part else str(node_id)
 
 
 class Seen(NamedTuple):
@@ -41,8 +49,8 @@ class Seen(NamedTuple):
     now_s: float
     waiting_s: float = WAITING_S
     """Seconds for which a message may wait for a group, or a transaction for its decision."""
-    memberless: Collection[str] = ()
-    """Groups of `waiting_groups` that have no members, and hold no message that was popped."""
+    consumed: Mapping[str, bool] = MappingProxyType({})
+    """Groups of `waiting_groups` that were examined: true with members or with messages that were popped."""
 
     @property
     def members(self) -> "list[ClusterStatus]":
