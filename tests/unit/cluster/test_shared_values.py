@@ -28,7 +28,7 @@ from keelmq.admin import definitions
 from keelmq.cli import contexts
 from keelmq.cli.messages import topic as topic_commands
 from keelmq.cli.messages import transaction as transaction_commands
-from keelmq.cli.operations import findings, seen
+from keelmq.cli.operations import group_findings, seen
 from keelmq.cli.operations import node as node_commands
 from keelmq.cli.security import auth, authority_directory, certificates
 from keelmq.log import backup_frames as sdk_backup
@@ -86,7 +86,7 @@ PAIRS: Final = (
     Pair("variables of clients", option.CLIENT_VARIABLES, {contexts.VARIABLE, *contexts.CLIENT_VARIABLES}),
     Pair("types of events for Spark", names(get_args(outcomes.EventType)), names(event_types.TYPES)),
     Pair("severities of alarms", names(get_args(alarms.Severity)), names(get_args(seen.Severity))),
-    Pair("sum of other topics", topic_counters.OTHERS, findings.OTHERS),
+    Pair("sum of other topics", topic_counters.OTHERS, group_findings.OTHERS),
     Pair("sum of other principals", topic_counters.OTHERS, quotas.OTHERS),
     Pair("media types", (routes.JSON, routes.MSGPACK), (wire.JSON, wire.MSGPACK)),
     Pair("header of the deadline", request_deadline.TIMEOUT_HEADER, connection.TIMEOUT_HEADER),
