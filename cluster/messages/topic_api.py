@@ -179,11 +179,13 @@ class TopicApi:
         name = check_topic(request.match_info["topic"])
         topic, topic_id = self._core.state.topic(name), self._core.state.topic_id(name)
         if topic is None:
-            raise Refused(TOPIC_NOT_FOUND, f"topic {name} does not exist: create it first", {"topic": name})
+            raise Refused(
+                TOPIC_NOT_FOUND, f"topic {name} does not exist; `keelmq topic list` lists the topics", {"topic": name}
+            )
         times, pace = dict[int, _Times](), Pace()
         for each in self._core.state.queue_ranges(name):
             if self._core.state.topic_id(name) != topic_id:
-                raise Refused(TOPIC_NOT_FOUND, f"topic {name} was deleted meanwhile; create it again", {"topic": name})
+                raise Refused(TOPIC_NOT_FOUND, f"topic {name} was deleted meanwhile", {"topic": name})
             first, last = each.min_offset, each.max_offset - 1
             times[each.queue] = self._stored_at_ms(name, each.queue, first), self._stored_at_ms(name, each.queue, last)
             await pace.step()

@@ -100,7 +100,7 @@ def test_top_draws_its_table_in_place_on_a_terminal(shell: Shell) -> None:
     try:
         with watching(shell, stdout=theirs, command=TOP) as process:
             shown = b""
-            while shown.count(b"leader") < 3 or shown.count(b"follower") < 6:
+            while not any(_is_whole(table) for table in shown.split(b"commit p99")[2:]):
                 assert process.poll() is None, shown
                 shown += os.read(ours, 65_536)
         os.set_blocking(ours, False)
@@ -113,10 +113,14 @@ def test_top_draws_its_table_in_place_on_a_terminal(shell: Shell) -> None:
     first, *others = shown.split(b"commit p99")
     assert HIDE_CURSOR in first
     assert shown.rindex(SHOW_CURSOR) > shown.rindex(HIDE_CURSOR)
-    assert len(others) >= 3
+    assert len(others) >= 2
     assert UP not in first, "the first table has nothing above it"
     assert all(UP in table for table in others[:2]), "each further table takes the place of the one before"
-    assert all(b"leader" in table and table.count(b"follower") == 2 for table in others[1:3]), shown
+
+
+def _is_whole(table: bytes) -> bool:
+    """Return whether all nodes have answered in time for the table, as those of a busy machine need not."""
+    return b"leader" in table and table.count(b"follower") == 2
 
 
 def test_top_gives_a_pipe_plain_columns(shell: Shell) -> None:

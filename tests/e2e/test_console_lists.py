@@ -169,3 +169,14 @@ def test_a_story_goes_on_while_it_is_read(cluster: ClusterProcess, page: Page) -
     commit(leader, "live-others", "live-story", 1)
     page.until_stale("not drawn anew")
     assert "The log is looked through: 0 found." in page.main()
+
+
+def test_a_story_stays_when_its_message_is_gone(cluster: ClusterProcess, page: Page) -> None:
+    leader = cluster.wait_leader()
+    make(leader, "gone-story")
+    send(leader, "gone-story", {"body": "to be read", "message_id": "gone-1"})
+    page.open(leader, "/messages/gone-1")
+    page.until("to be read", "What became of it")
+    ok(leader.request("DELETE", "/v1/topics/gone-story"))
+    page.until_stale("Not drawn anew since")
+    assert "to be read" in page.main()

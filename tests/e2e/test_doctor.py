@@ -147,9 +147,8 @@ def test_servers_of_two_clusters_are_found(tmp_path: Path) -> None:
     with clusters[0], clusters[1]:
         shell = Shell(clusters[0])
         both = ",".join(cluster.servers for cluster in clusters)
-        found = finding(shell.json("doctor", "--seconds", "0", "--servers", both, code=1), "two_clusters")
-        assert found is not None
-        assert found["evidence"] == "other, shop"
+        (found,) = shell.json("doctor", "--seconds", "0", "--servers", both, code=1)["findings"]
+        assert (found["code"], found["evidence"]) == ("two_clusters", "other, shop")
 
 
 @pytest.mark.usefixtures("patient_looks")

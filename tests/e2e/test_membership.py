@@ -87,9 +87,11 @@ async def producing(producer: Producer) -> AsyncIterator[list[bytes]]:
     task = asyncio.create_task(produce())
     try:
         yield sent
-    finally:
         loaded = False
         await task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_every_node_is_replaced_under_load(cluster: ClusterProcess, tmp_path: Path) -> None:

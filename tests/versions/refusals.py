@@ -6,6 +6,7 @@ So the golden file only grows: `python -m tests.versions.refusals --write` adds 
 
 import argparse
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -18,13 +19,18 @@ ADVICE: Final = (
 )
 
 
-def texts() -> set[str]:
-    """Return the text of each refusal in the store, as `CODE: text` with `{}` for what is filled in."""
-    return {text for path in sorted(STORE.rglob("*.py")) for text in _of_source(path.read_text())}
+WRITE: Final = "python -m tests.versions.refusals --write"
 
 
-def golden() -> set[str]:
-    return set(GOLDEN.read_text().splitlines())
+def texts() -> Counter[str]:
+    """Return the text of each refusal in the store, as `CODE: text` with `{}` for what is filled in, and the number of
+    places that have it.
+    """
+    return Counter(text for path in sorted(STORE.rglob("*.py")) for text in _of_source(path.read_text()))
+
+
+def golden() -> Counter[str]:
+    return Counter(GOLDEN.read_text().splitlines())
 
 
 def _of_source(source: str) -> Iterator[str]:
@@ -57,4 +63,4 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Add the texts of new refusals to the golden file.")
     parser.add_argument("--write", action="store_true", required=True)
     parser.parse_args()
-    GOLDEN.write_text("".join(f"{text}\n" for text in sorted(golden() | texts())))
+    GOLDEN.write_text("".join(f"{text}\n" for text in sorted((golden() | texts()).elements())))

@@ -58,8 +58,9 @@ def test_the_golden_log_holds_every_command_carried_out(level: int) -> None:
 
 def test_refusals_of_apply_keep_their_texts() -> None:
     """The golden logs make only some of them, and a text is part of the state hash."""
-    assert sorted(refusals.golden() - refusals.texts()) == [], refusals.ADVICE
-    assert sorted(refusals.texts() - refusals.golden()) == [], "add it: python -m tests.versions.refusals --write"
+    golden, present = refusals.golden(), refusals.texts()
+    assert sorted((golden - present).elements()) == [], refusals.ADVICE
+    assert sorted((present - golden).elements()) == [], f"{refusals.ADVICE} Add new ones: {refusals.WRITE}"
 
 
 def test_levels_follow_each_other_and_name_what_exists() -> None:

@@ -31,13 +31,13 @@ const VIEWS = [
   [/^\/settings$/, settings, 0],
   [/^\/audit$/, audit, 5_000],
   [/^\/find$/, find, 0],
-  [/^\/messages\/([^/]+)$/, message, 5_000],
+  [/^\/messages\/([^/]+)$/, message, 10_000],
 ];
 
 const RETRY_MS = 5_000;
 const main = /** @type {HTMLElement} */ (document.getElementById("main"));
 const stale = /** @type {HTMLElement} */ (document.getElementById("stale"));
-let drawn = 0;
+let [drawn, isWhole] = [0, false];
 let drawnAt = new Date();
 /** @type {ReturnType<typeof setTimeout> | undefined} */
 let timer;
@@ -58,9 +58,10 @@ async function draw(isNew) {
     nodes = await why(error);
   }
   if (turn !== drawn) return; // the user has gone on meanwhile
-  if (isNew || !isUsed()) {
+  const isRead = failed && isWhole && found?.[1] === message && !isUnknown(failed); // a story that was told stays
+  if (isNew || !(isUsed() || isRead)) {
     replace(nodes);
-    drawnAt = asked;
+    [drawnAt, isWhole] = [asked, !failed];
     stale.replaceChildren();
     mark(path);
   } else if (failed) {
@@ -91,6 +92,8 @@ function parts(pattern, path) {
 /** Whether the node, or the cluster, may answer later what it does not answer now. */
 const isPassing = (error) => error instanceof ApiError && (error.status === 0 || error.status >= 500 || error.status === 429);
 
+const isUnknown = (error) => error instanceof ApiError && error.status === 401;
+
 /** Whether a user reads, writes or has chosen what would be taken away. */
 function isUsed() {
   const [used, selection] = [document.activeElement, getSelection()];
@@ -110,8 +113,9 @@ function replace(nodes) {
   main.replaceChildren(...nodes);
   document.title = `${main.querySelector("h1")?.textContent ?? "KeelMQ"} – KeelMQ`;
   for (const each of regions()) {
-    const same = before.find(({ label }) => label === each.ariaLabel);
-    if (!same) continue;
+    const at = before.findIndex(({ label }) => label === each.ariaLabel);
+    if (at < 0) continue;
+    const [same] = before.splice(at, 1); // others may have the same label
     each.scrollTo(same.left, same.top);
     if (same.isUsed) /** @type {HTMLElement} */ (each).focus({ preventScroll: true });
   }
@@ -136,7 +140,7 @@ function mark(path) {
 
 /** What went wrong, and what to do about it. */
 async function why(error) {
-  if (error instanceof ApiError && error.status === 401) return [signIn(hasToken() ? error.message : "")];
+  if (isUnknown(error)) return [signIn(hasToken() ? error.message : "")];
   return [el("h1", {}, error instanceof ApiError && error.code === "leader_only" ? "Ask the leader" : "That did not work"), el("div", { role: "alert" }, await problem(error))];
 }
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from keelmq.cli.operations.findings import findings_of
@@ -68,7 +69,7 @@ ONCE = [
         {2: [alarm("node_behind", severity="critical")], 1: [alarm("node_behind", "2")]},
     ),
     ("node_stands", "critical", standing, {3: [alarm("node_behind", severity="critical")]}),
-    ("loop_late", "warning", with_slow("loop_delay"), {1: [alarm("loop_stalled")]}),
+    ("alarm_loop_stalled", "warning", with_slow("loop_delay"), {1: [alarm("loop_stalled")]}),
     ("sync_slow", "warning", with_slow("fsync"), {1: [alarm("disk_slow")], 2: [alarm("disk_slow", "1")]}),
     (
         "alarm_descriptors_low",
@@ -131,3 +132,39 @@ def test_states_that_differ_are_told_by_the_alarm_that_names_the_node() -> None:
     assert codes_of(findings_of(seen._replace(statuses=differing))) == ["alarm_replica_differs"]
     elsewhere = [status(1, state_hash="x"), status(2), status(3, alarms=said, hash_index=1)]
     assert codes_of(findings_of(seen._replace(statuses=elsewhere))) == ["alarm_replica_differs", "hashes_differ"]
+
+
+def test_a_lack_of_space_and_one_of_inodes_are_two_causes() -> None:
+    lacks_both = with_metrics(keelmq_disk_free_files=9, **FEW)(healthy())
+    assert codes_of(findings_of(lacks_both)) == ["disk_low", "few_inodes"]
+    lacks_files = with_alarms({1: [alarm("disk_filling")]})(with_metrics(keelmq_disk_free_files=9)(healthy()))
+    assert codes_of(findings_of(lacks_files)) == ["alarm_disk_filling", "few_inodes"]
+
+
+@pytest.mark.parametrize("turn", [1, -1])
+def test_a_critical_alarm_counts_though_its_subject_is_hidden(turn: int) -> None:
+    """The token is told no subjects, by which alone two alarms of a node differ."""
+    hidden = [alarm("certificate_ends", severity="critical"), alarm("certificate_ends")][::turn]
+    (found,) = findings_of(with_alarms({1: [each | {"detail": ""} for each in hidden]})(healthy()))
+    assert (found.code, found.severity) == ("alarm_certificate_ends", "critical")
+
+
+def test_a_replica_that_is_known_to_differ_hides_no_other() -> None:
+    seen = with_alarms({1: [alarm("replica_differs", "3", severity="critical")]})(healthy())
+    others = [each if each.node_id == 1 else _with_hash(each, f"other-{each.node_id}") for each in seen.statuses]
+    found = {each.code: each.evidence for each in findings_of(seen._replace(statuses=others))}
+    assert set(found) == {"alarm_replica_differs", "hashes_differ"}
+    assert "3" not in found["hashes_differ"].replace("other-3", "")
+    alone = [each if each.node_id != 3 else _with_hash(each, "other") for each in seen.statuses]
+    assert codes_of(findings_of(seen._replace(statuses=alone))) == ["alarm_replica_differs"]
+
+
+def test_nodes_of_two_clusters_are_not_compared() -> None:
+    """Ids of nodes are the same in both, and their states have nothing to do with each other."""
+    seen = with_alarms({1: [alarm("disk_filling")]})(healthy())
+    foreign = [msgspec.structs.replace(_with_hash(each, "other"), cluster_id="other") for each in seen.statuses]
+    assert codes_of(findings_of(seen._replace(statuses=[*seen.statuses, *foreign]))) == ["two_clusters"]
+
+
+def _with_hash(status: Any, state_hash: str) -> Any:
+    return msgspec.structs.replace(status, state_hash=state_hash)

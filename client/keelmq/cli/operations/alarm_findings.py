@@ -16,11 +16,12 @@ OF_THE_CLUSTER: Final = frozenset({"clock_in_doubt", "clock_ahead", "committed_e
 CAUSES: Final = (
     ("clock_wrong", "alarm_clock_skew"),
     ("certificate_ends", "alarm_certificate_ends"),
-    ("alarm_disk_low", "disk_low", "few_inodes", "alarm_disk_filling"),
+    ("alarm_disk_low", "few_inodes"),
+    ("alarm_disk_low", "disk_low", "alarm_disk_filling"),
     ("disk_fills", "alarm_disk_filling"),
     ("node_behind", "alarm_node_behind"),
     ("node_stands", "alarm_node_behind"),
-    ("loop_late", "alarm_loop_stalled"),
+    ("alarm_loop_stalled", "loop_late"),
     ("sync_slow", "alarm_disk_slow"),
     ("alarm_descriptors_low", "few_files"),
 )
@@ -36,16 +37,16 @@ def alarms(seen: Seen) -> Iterator[Finding]:
     """
     is_leaderless = bool(seen.members) and seen.leader is None
     unheard: dict[str, dict[int, str]] = {}
-    told: dict[tuple[str, str], dict[int, Alarm]] = {}
+    told: dict[tuple[str, str], list[tuple[int, Alarm]]] = {}
     for status in seen.statuses:
         for alarm in status.alarms:
             if alarm.code == "node_unreachable":
                 if seen.silent_url(alarm.subject) is None:
                     unheard.setdefault(alarm.subject, {})[status.node_id] = alarm.detail
             elif not (alarm.code == "no_leader" and is_leaderless):
-                told.setdefault((alarm.code, _place_of(status.node_id, alarm)), {})[status.node_id] = alarm
-    for (code, about), by_node in told.items():
-        yield _finding_of(code, about, by_node)
+                told.setdefault((alarm.code, _place_of(status.node_id, alarm)), []).append((status.node_id, alarm))
+    for (code, about), of_nodes in told.items():
+        yield _finding_of(code, about, of_nodes)
     for subject, details in unheard.items():
         what = f"node {subject} is not heard by node {', '.join(map(str, details))}"
         evidence = "; ".join(dict.fromkeys(filter(None, details.values()))) or "(hidden)"
@@ -60,17 +61,20 @@ def _place_of(node_id: int, alarm: "Alarm") -> str:
     return place_of(node_id, alarm.subject)
 
 
-def _finding_of(code: str, about: str, by_node: "dict[int, Alarm]") -> Finding:
-    """Return the finding of an alarm that these nodes have. What a node says of itself counts before what others do."""
+def _finding_of(code: str, about: str, told: "Sequence[tuple[int, Alarm]]") -> Finding:
+    """Return the finding of an alarm and the nodes that have it, some several times: who may not describe the cluster
+    is told no subjects. What a node says of itself counts before what others do.
+    """
     node_id = about.split("/")[0]
-    own = [alarm for teller, alarm in by_node.items() if str(teller) == node_id]
+    tellers = ", ".join(map(str, dict.fromkeys(teller for teller, _ in told)))
+    all_of_it = [alarm for _, alarm in told]
+    own = [alarm for teller, alarm in told if str(teller) == node_id]
     if own or not about:
-        whose = node_id or ", ".join(map(str, by_node))
-        what = f"node {whose} has the alarm {code}"
+        what = f"node {node_id or tellers} has the alarm {code}"
     else:
-        what = f"node {node_id} has the alarm {code}, says node {', '.join(map(str, by_node))}"
-    severity: Severity = "critical" if any(each.severity == "critical" for each in by_node.values()) else "warning"
-    details = dict.fromkeys(alarm.detail for alarm in own or by_node.values() if alarm.detail)
+        what = f"node {node_id} has the alarm {code}, says node {tellers}"
+    severity: Severity = "critical" if any(each.severity == "critical" for each in all_of_it) else "warning"
+    details = dict.fromkeys(alarm.detail for alarm in own or all_of_it if alarm.detail)
     return Finding(f"alarm_{code}", severity, what, "; ".join(details) or "(hidden)", STEPS.get(code, OTHER), about)
 
 

@@ -124,15 +124,15 @@ def leader_changes(seen: Seen) -> Iterator[Finding]:
 
 
 def differing_hashes(seen: Seen) -> Iterator[Finding]:
-    """Yield a finding for each entry after which states differ, unless an alarm tells which node is wrong."""
+    """Yield a finding for each entry after which states differ, leaving out nodes that an alarm says to be wrong."""
     known = (alarm for status in seen.statuses for alarm in status.alarms if alarm.code == "replica_differs")
     differing = {int(alarm.subject) for alarm in known if alarm.subject.isdecimal()}
     hashes: dict[int, dict[str, list[int]]] = {}
     for status in seen.members:
-        if status.state_hash:
+        if status.state_hash and status.node_id not in differing:
             hashes.setdefault(status.hash_index, {}).setdefault(status.state_hash, []).append(status.node_id)
     for index, found in hashes.items():
-        if len(found) > 1 and not differing & {node_id for nodes in found.values() for node_id in nodes}:
+        if len(found) > 1:
             evidence = "; ".join(f"{each[:12]} on {', '.join(map(str, nodes))}" for each, nodes in found.items())
             yield Finding(
                 "hashes_differ",
@@ -179,6 +179,8 @@ def hidden_metrics(seen: Seen) -> Iterator[Finding]:
         yield Finding("metrics_hidden", "warning", what, "GET /metrics was refused or failed", step)
 
 
+OF_ANY_CLUSTER: Final[tuple[Check, ...]] = (unreachable_nodes, differing_views)
+"""Checks that make sense for nodes of several clusters, which have states and ids of their own."""
 CHECKS: Final[tuple[Check, ...]] = (
     unreachable_nodes,
     missing_leader,
@@ -203,6 +205,7 @@ CHECKS: Final[tuple[Check, ...]] = (
 
 
 def findings_of(seen: Seen) -> list[Finding]:
-    """Return all findings, one for each cause, the critical ones first."""
-    found = told_once([finding for check in CHECKS for finding in check(seen)])
+    """Return all findings, one for each cause, the critical ones first. Nodes of several clusters are not compared."""
+    checks = CHECKS if len({status.cluster_id for status in seen.statuses}) <= 1 else OF_ANY_CLUSTER
+    found = told_once([finding for check in checks for finding in check(seen)])
     return sorted(found, key=lambda finding: finding.severity != "critical")
