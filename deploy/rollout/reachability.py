@@ -5,7 +5,7 @@ would wait until its time is over, for something that does not change by itself.
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -31,9 +31,14 @@ class Obstacle(NamedTuple):
 
 def obstacles(inventory: Inventory, probe: Probe) -> list[Obstacle]:
     """Connect to both listeners of every node that has two, and return those that are not reached while the other one
-    is. A node of which neither is reached is down, for all that is known here.
+    is. A node of which neither is reached is down, for all that is known here. A node opens one listener after the
+    other, so a second look has to find the same.
     """
-    nodes = [node for node in inventory.nodes if node.admin_url]
+    found = _obstacles([node for node in inventory.nodes if node.admin_url], probe)
+    return _obstacles([each.node for each in found], probe)
+
+
+def _obstacles(nodes: Sequence[Node], probe: Probe) -> list[Obstacle]:
     asked = {address_of(url) for node in nodes for url in (node.url, *reached_for_administration(node))}
     refused = refused_of(sorted(asked))
     found = (_obstacle(node, probe, refused) for node in nodes)

@@ -14,9 +14,9 @@ from tests.e2e.test_console_troubles import seen_anew
 SESSION_MS = 600_000
 
 
-def join(node: NodeProcess, group: str, topic: str, member_id: str) -> None:
+def join(cluster: ClusterProcess, group: str, topic: str, member_id: str) -> None:
     joining = {"topics": [topic], "member_id": member_id, "client_id": "app", "session_timeout_ms": SESSION_MS}
-    ok(node.request("POST", f"/v1/groups/{group}/members", payload=joining))
+    cluster.call("POST", f"/v1/groups/{group}/members", joining)
 
 
 def rows(page: Page, caption: str) -> list[str]:
@@ -88,7 +88,7 @@ def test_members_have_their_queues(cluster: ClusterProcess, page: Page) -> None:
     page.open(leader, "/groups?from=assigned")
     page.until("Consumer groups")
     for member in ("member-a", "member-b"):
-        join(leader, "assigned-group", "assigned", member)
+        join(cluster, "assigned-group", "assigned", member)
     page.open(leader, "/groups/assigned-group")
     page.until("Members", "member-a", "member-b")
     for member in ok(leader.request("GET", "/v1/groups/assigned-group"))["members"]:
@@ -107,7 +107,7 @@ def test_members_beyond_the_first_ones_are_on_a_page_of_their_own(cluster: Clust
     leader = cluster.wait_leader()
     make(leader, "many-members")
     for number in range(201):
-        join(leader, "many-members", "many-members", f"member-{number:03}")
+        join(cluster, "many-members", "many-members", f"member-{number:03}")
     page.open(leader, "/groups/many-members")
     page.until("member-199")
     assert len(rows(page, "Members")) == 200

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from deploy.local_nodes import free_ports
-from deploy.rollout import transport
+from deploy.rollout import reachability, transport
 from deploy.rollout.health import Probe
 from deploy.rollout.inventory import read_inventory
 from deploy.rollout.reachability import obstacles
@@ -121,6 +121,20 @@ def test_a_listener_that_the_node_does_not_have_yet_is_not_missed(
     """The inventory names it before the node is restarted with it, by a verb that must not be refused therefore."""
     node.admin_url = None
     assert found(write(tmp_path, node.port, at(closed_port))) == []
+
+
+def test_a_node_that_opens_its_listeners_just_now_is_not_named(
+    tmp_path: Path, node: StandIn, closed_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[list[tuple[str, int]]] = []
+
+    def refused_of(addresses: list[tuple[str, int]]) -> dict[tuple[str, int], str]:
+        looks.append(addresses)
+        return {(HERE, closed_port): "Connection refused"} if len(looks) == 1 else {}
+
+    monkeypatch.setattr(reachability, "refused_of", refused_of)
+    assert found(write(tmp_path, closed_port, at(node.port))) == []
+    assert len(looks) == 2
 
 
 @pytest.mark.parametrize("key", ["admin_listen", "admin_url"])
