@@ -48,7 +48,7 @@ class LogLevel(View, frozen=True, kw_only=True):
 class NodeOption(View, frozen=True, kw_only=True):
     """The value of an option of a node, without credentials, and where it comes from; `default` if it was not given."""
 
-    value: object
+    value: bool | int | float | str | list[str] | None
     source: str
 
 
