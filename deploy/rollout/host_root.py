@@ -228,7 +228,9 @@ def require_stopped(root: Path) -> None:
 
 
 def put(path: Path, sha256: str, mode: int, run: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Store standard input as the file, durable, whole or not at all: not when the run has lost the host until all is here."""
+    """Store standard input as the file, durable, whole or not at all: not when the run has lost the host until all is
+    here.
+    """
     if run is not None:
         require_run(Path(run["root"]), run)
     _store(path, sys.stdin.buffer, sha256, mode, run)

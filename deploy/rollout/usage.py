@@ -6,7 +6,6 @@ from typing import Final
 
 from deploy.rollout.inventory import STORE, Inventory
 
-
 ACCEPTS_DOWNTIME: Final = ("restart", "upgrade", "rollback", "drain")
 """Verbs that stop a node which the operator can start again, so that clients wait and nothing is lost."""
 
