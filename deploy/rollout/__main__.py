@@ -14,7 +14,7 @@ from deploy.rollout.awaited import AWAITED
 from deploy.rollout.inventory import InventoryError, read_inventory
 from deploy.rollout.rolling import Unsafe
 from deploy.rollout.side_by_side import AT_ONCE
-from deploy.rollout.usage import UsageError, check_usage
+from deploy.rollout.usage import ACCEPTS_DOWNTIME, UsageError, check_usage
 from deploy.rollout.verbs import ERRORS, Verbs
 from deploy.rollout.ways_back import ACCEPT, WaysBack
 
@@ -124,7 +124,9 @@ def parse_arguments() -> argparse.Namespace:
         help="recover: messages that only other nodes had are lost for good.",
     )
     parser.add_argument(
-        "--accept-downtime", action="store_true", help="restart, upgrade: also where the others are no majority."
+        "--accept-downtime",
+        action="store_true",
+        help=f"{', '.join(ACCEPTS_DOWNTIME)}: also where the others are no majority.",
     )
     parser.add_argument("--renew", action="store_true", help="certs, render: replace the certificates; the keys stay.")
     parser.add_argument(

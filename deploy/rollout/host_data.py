@@ -9,7 +9,14 @@ import json
 import os
 from pathlib import Path
 
-from deploy.rollout.host_root import AgentError, has_data, own_environment, require_ours, require_stopped
+from deploy.rollout.host_root import (
+    AgentError,
+    has_data,
+    opened_directory,
+    own_environment,
+    require_ours,
+    require_stopped,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,7 +64,9 @@ def note_restore(root: Path, owner: str, note: dict[str, Any]) -> dict[str, Any]
         stream.write(json.dumps(note) + "\n")
         stream.flush()
         os.fsync(stream.fileno())
-    new.rename(root / RESTORE_NOTE)
+    with opened_directory(root) as directory:
+        new.rename(root / RESTORE_NOTE)
+        os.fsync(directory)
     if note["finished"]:
         (root / BACKUP).unlink(missing_ok=True)
     return {}

@@ -6,6 +6,7 @@ Its source is sent with each call, as that of host_agent.py is.
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -38,6 +39,7 @@ def install(root: Path, archive: Path, name: str, owner: str) -> dict[str, Any]:
         done = subprocess.run(command, capture_output=True, text=True, env=environment)  # noqa: S603
         if done.returncode != 0:
             raise AgentError((done.stderr or done.stdout).strip()[-2000:])
+        os.sync()  # a power loss must not keep the mark and take the files
         (release / "complete").touch()
         shutil.rmtree(unpacked)
     archive.unlink(missing_ok=True)

@@ -228,7 +228,9 @@ def require_stopped(root: Path) -> None:
 
 
 def put(path: Path, sha256: str, mode: int, run: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Store standard input as the file, whole or not at all: not when the run has lost the host until all is here."""
+    """Store standard input as the file, durable, whole or not at all: not when the run has lost the host until all is
+    here.
+    """
     if run is not None:
         require_run(Path(run["root"]), run)
     _store(path, sys.stdin.buffer, sha256, mode, run)
@@ -265,11 +267,25 @@ def _store(path: Path, source: BinaryIO, sha256: str, mode: int, run: dict[str, 
             os.unlink(new)
             raise AgentError(f"{path}: the file did not arrive whole")
         try:
-            with contextlib.nullcontext() if run is None else alone(Path(run["root"]), run):
+            with (
+                contextlib.nullcontext() if run is None else alone(Path(run["root"]), run),
+                opened_directory(path.parent) as directory,
+            ):
                 os.rename(new, path)
+                os.fsync(directory)
         except AgentError:
             os.unlink(new)
             raise
+
+
+@contextlib.contextmanager
+def opened_directory(path: Path) -> Iterator[int]:
+    """Open the directory, whose sync makes a rename in it durable."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
 
 
 def is_being_stored(path: Path) -> bool:

@@ -2,8 +2,12 @@
 
 import argparse
 from pathlib import Path
+from typing import Final
 
 from deploy.rollout.inventory import STORE, Inventory
+
+ACCEPTS_DOWNTIME: Final = ("restart", "upgrade", "rollback", "drain")
+"""Verbs that stop a node which the operator can start again, so that clients wait and nothing is lost."""
 
 
 class UsageError(Exception):
@@ -18,6 +22,8 @@ def check_usage(inventory: Inventory, options: argparse.Namespace) -> None:
         raise UsageError("install needs --bundle FILE (make bundle)")
     if options.bundle is not None:
         _require_file("--bundle", options.bundle)
+    if options.accept_downtime and options.verb not in ACCEPTS_DOWNTIME:
+        raise UsageError(f"{options.verb} takes no --accept-downtime, which is for {', '.join(ACCEPTS_DOWNTIME)}")
     if options.verb == "certs" and not inventory.cluster.tls:
         raise UsageError('certs needs tls = "peers" or "all" in [cluster] of the inventory')
     if options.verb == "restore":

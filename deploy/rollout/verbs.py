@@ -176,7 +176,11 @@ class Verbs:
     def upgrade(self) -> None:
         """Install the bundle if one is given, then restart what runs another program or configuration."""
         nodes = self._all_in_service()
+        lacking = self._lacking(nodes)
         self._do(self._install_steps(nodes))
+        if self._options.dry_run:  # the current release is still the old one, which all may run
+            self._roll(nodes, [each for each in nodes if each in lacking or not each.is_wanted])
+            return
         self._roll_wanted()
 
     def status(self) -> None:
@@ -347,14 +351,19 @@ class Verbs:
         if bundle is None:
             return []
         content = bundle.read_bytes()
-        name = hashlib.sha256(content).hexdigest()[:BUNDLE_NAME_CHARACTERS]
+        name = _release_of(content)
 
         def bring(each: Deployed) -> None:
             each.facts = each.host.install(content, name)
 
-        done = [f"{each.node.root}/releases/{name}/bin/keelmqd" for each in nodes]
-        missing = [each for each, program in zip(nodes, done, strict=True) if each.facts["program"] != program]
-        return self._beside(missing, f"install {bundle.name}", bring)
+        return self._beside(self._lacking(nodes), f"install {bundle.name}", bring)
+
+    def _lacking(self, nodes: list[Deployed]) -> list[Deployed]:
+        """Return the nodes on whose hosts the bundle, if one is given, is not the current release."""
+        if self._options.bundle is None:
+            return []
+        program = f"releases/{_release_of(self._options.bundle.read_bytes())}/bin/keelmqd"
+        return [each for each in nodes if each.facts["program"] != f"{each.node.root}/{program}"]
 
     def _secret(self, *, create: bool) -> bytes | None:
         """Return the peer secret that the tool keeps beside the inventory, or None if it has none."""
@@ -393,6 +402,11 @@ class Verbs:
             except BlockingIOError:
                 raise Failed(f"another keelmq-deploy works on {self._inventory.path.name}; wait for its end") from None
             yield
+
+
+def _release_of(bundle: bytes) -> str:
+    """Return the name of the release that a bundle becomes on hosts."""
+    return hashlib.sha256(bundle).hexdigest()[:BUNDLE_NAME_CHARACTERS]
 
 
 def _differing_builds(views: Sequence[View]) -> str | None:

@@ -20,7 +20,8 @@ class Operations(Trial):
         clone = self._deployment.directory / "clone"
         for folder, bundle in (("dist", self._bundles.present), ("next", self._bundles.another)):
             (clone / folder).mkdir(parents=True)
-            shutil.copyfile(bundle, clone / folder / "keelmq-of-the-test.tar.gz")
+            shutil.copyfile(bundle, clone / folder / "keelmq-0.0-py3-linux-of-the-test.tar.gz")
+            (clone / folder / "keelmq-0.0.tar.gz").touch()  # `make dist` puts source beside it
         given = {name: self._deployment.cluster[name] for name in ("python", "ssh_options")}
         surroundings = Surroundings(lambda host, port: f"{host_of(host)}:{port}", given, destination, has_bundles=True)
         await asyncio.to_thread(follow, Path(clone), surroundings)

@@ -20,6 +20,7 @@ KeelMQ cluster {id}: written by `keelmq-deploy render ansible`, which replaces t
 _RUN: Final = "ansible-playbook -i hosts.yml site.yml -e keelmq_bundle=/path/to/keelmq-….tar.gz"
 _SSH: Final = re.compile(r"(?:(?P<user>[^@]+)@)?(?P<host>[^@]+)")
 _RELEASE: Final = "/opt/keelmq/{{ keelmq_release }}"
+_UNPACKED: Final = "/opt/keelmq/bundles/{{ keelmq_release }}/.unpacked"
 _CONFIG: Final = "lookup('file', 'config/' ~ inventory_hostname ~ '.toml')"
 _NOTES: Final = tuple(f"/etc/keelmq/{{{{ keelmq_cluster }}}}.{each}" for each in ("wanted", "running"))
 """Files of a host that say which release and configuration it shall run, and which it runs."""
@@ -216,8 +217,13 @@ def _install() -> list[dict[str, Any]]:
                 "dest": "/opt/keelmq/bundles/{{ keelmq_release }}",
                 "remote_src": True,
                 "extra_opts": ["--strip-components=1"],
-                "creates": "/opt/keelmq/bundles/{{ keelmq_release }}/SHA256SUMS",
+                "creates": _UNPACKED,
             },
+        },
+        {
+            # No file of the bundle says so: a playbook that is killed leaves some of them.
+            "name": "Note that all of it is unpacked",
+            "ansible.builtin.copy": {"content": "", "dest": _UNPACKED, "mode": "0644"},
         },
         {
             "name": "Install it beside the present release, whole or anew",

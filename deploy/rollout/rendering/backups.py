@@ -105,13 +105,18 @@ def _place(backup: BackupTable) -> str:
     return f"{backup.target.rstrip('/')}/"
 
 
+def _expression(cluster_id: str) -> str:
+    """Return the expression for the id, of whose characters the dot alone stands for others in one."""
+    return cluster_id.replace(".", "[.]")
+
+
 def environment(inventory: Inventory, source: Source, etc: str) -> bytes:
     """Return the file that keelmq-backup@.service reads."""
     backup = inventory.file.backup
     values = {"KEELMQ_SERVERS": source.servers}
     names = {TOKEN: "KEELMQ_TOKEN_FILE", AUTHORITY: "KEELMQ_CA_FILE"}
     values |= {names[name]: f"{etc}/{name}" for name in source.files}
-    values |= {"BACKUP_CLUSTER": inventory.file.cluster.id}
+    values |= {"BACKUP_CLUSTER": _expression(inventory.file.cluster.id)}
     values |= {"BACKUP_TARGET": _place(backup), "BACKUP_KEEP_DAYS": str(backup.keep_days)}
     return "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items()).encode()
 
@@ -182,7 +187,7 @@ def _containers(inventory: Inventory, source: Source, job: str) -> dict[str, Any
         return {"containers": [_container(inventory, "create", create, mounts)], "volumes": volumes}
     kept = {"name": "backups", "mountPath": backup.target.rstrip("/")}
     volumes.append({"name": "backups", "persistentVolumeClaim": {"claimName": f"{job}s"}})
-    of_cluster = f".*/{inventory.file.cluster.id}{BACKUP_END}"
+    of_cluster = f".*/{_expression(inventory.file.cluster.id)}{BACKUP_END}"
     old = ["-maxdepth", "1", "-type", "f", "-regextype", "posix-extended", "-regex", of_cluster]
     old += ["-mtime", f"+{backup.keep_days}", "-delete"]
     return {

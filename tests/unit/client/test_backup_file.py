@@ -1,5 +1,7 @@
 """The file of a backup: it replaces nothing, and two that make the same one do not touch each other's."""
 
+import errno
+import os
 import resource
 from pathlib import Path
 
@@ -63,6 +65,20 @@ def test_an_empty_place_is_not_the_working_directory(tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidRequest, match="empty"):
         FilePlace("").prepare()
+
+
+@pytest.mark.parametrize("name", ["", "shop.backup"])
+def test_a_file_system_without_hard_links_is_refused_before_anything_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def link(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")  # as on FAT
+
+    FilePlace(str(tmp_path / name)).prepare()
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(InvalidRequest, match="a file system without hard links"):
+        FilePlace(str(tmp_path / name)).prepare()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_cannot_be_read_hides_no_other_backup(tmp_path: Path) -> None:

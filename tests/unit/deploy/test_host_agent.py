@@ -172,6 +172,43 @@ def test_old_releases_make_room(root: Path, tmp_path: Path, monkeypatch: pytest.
     assert host_releases.release_at(root / "previous") == "c"
 
 
+def test_a_release_is_complete_once_its_files_are_durable(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "keelmq").mkdir()
+    (tmp_path / "keelmq" / "install.sh").write_text('mkdir -p "$1/bin"; : > "$1/bin/keelmqd"\n')
+    archive, release = root / "releases" / "a.tar.gz", root / "releases" / "a"
+    archive.parent.mkdir()
+    with tarfile.open(archive, "w:gz") as made:
+        made.add(tmp_path / "keelmq", "keelmq")
+    synced: list[tuple[bool, bool]] = []
+
+    def sync() -> None:
+        synced.append(((release / "bin" / "keelmqd").exists(), (release / "complete").exists()))
+
+    monkeypatch.setattr(os, "sync", sync)
+    host_releases.install(root, archive, "a", OWNER)
+    assert synced == [(True, False)]
+    assert (release / "complete").exists()
+
+
+@pytest.mark.parametrize("what", ["note", "file"])
+def test_a_new_name_is_durable_before_the_answer(root: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    path = root / {"note": "restore.json", "file": "etc/x"}[what]
+    synced: list[bool] = []
+
+    def fsync(handle: int) -> None:
+        if path.parent.exists() and os.path.samestat(os.fstat(handle), path.parent.stat()):
+            synced.append(path.exists())
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    if what == "note":
+        note_restore(root, OWNER, NOTE)
+    else:
+        host_root.put_bytes(path, b"content")
+    assert synced == [True]
+
+
 def test_a_file_that_does_not_arrive_whole_leaves_nothing(tmp_path: Path) -> None:
     path = tmp_path / "node1" / MARK
     content = OWNER.encode()

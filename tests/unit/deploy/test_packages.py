@@ -56,6 +56,28 @@ def test_pre_releases_come_before_their_release(version: str, debian: str) -> No
     assert debian_version(version) == debian
 
 
+@pytest.mark.parametrize("action", ["remove", "upgrade"])
+def test_a_removal_disables_what_is_enabled(tmp_path: Path, action: str) -> None:
+    wants = tmp_path / "units" / "multi-user.target.wants"
+    wants.mkdir(parents=True)
+    for unit in ("keelmqd@shop.service", "keelmq-backup@shop.timer", "ssh.service"):
+        (wants / unit).symlink_to(f"/usr/lib/systemd/system/{unit}")
+    called = tmp_path / "called"
+    called.touch()
+    systemctl = tmp_path / "bin" / "systemctl"
+    systemctl.parent.mkdir()
+    systemctl.write_text(f'#!/bin/sh\necho "$*" >>{called}\n')
+    systemctl.chmod(0o755)
+    (tmp_path / "lib").mkdir()
+    script = (REPOSITORY / "deploy" / "debian" / "prerm").read_text()
+    for place, instead in (("/etc/systemd/system", "units"), ("/usr/lib/keelmq", "lib"), ("/run/systemd", "none")):
+        script = script.replace(place, str(tmp_path / instead))
+    path = f"{systemctl.parent}:/usr/bin:/bin"
+    subprocess.run(["sh", "-c", script, "prerm", action], check=True, env={"PATH": path}, timeout=PATIENCE_S)
+    disabled = ["--quiet disable keelmq-backup@shop.timer", "--quiet disable keelmqd@shop.service"]
+    assert sorted(called.read_text().splitlines()) == (disabled if action == "remove" else [])
+
+
 @pytest.mark.parametrize("name", VERSION_FILES)
 def test_packages_say_which_commit_they_are_of(tmp_path: Path, name: str) -> None:
     copy = tmp_path / "version.py"

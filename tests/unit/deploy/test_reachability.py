@@ -252,7 +252,8 @@ def test_what_is_served_elsewhere_ends_a_verb_without_a_repetition(
     """The firewall may be closed after the look: what the node answers does not change by itself."""
     write(tmp_path, node.port, at(closed_port))
     monkeypatch.setattr("deploy.rollout.verbs.obstacles", lambda *_: [])
-    code, said = run("remove", "1", "--accept-downtime")
+    monkeypatch.setattr("deploy.rollout.node_verbs.refuse_unless_safe", lambda *_: None)
+    code, said = run("remove", "1")
     assert code == 1, said
     assert "is served at admin_listen only" in said
     assert "next: keelmq-deploy preflight" in said

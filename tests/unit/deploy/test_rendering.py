@@ -328,6 +328,15 @@ class TestAnsible:
         (install,) = (each for each in tasks if "./install.sh" in str(each))
         assert install["environment"] == "{{ keelmq_environment }}"
 
+    def test_a_bundle_that_was_unpacked_in_part_is_unpacked_anew(self, tmp_path: Path) -> None:
+        """The mark is none of its files, and is made by the next task."""
+        files = self.files(tmp_path, self.text().replace("HOST", "10.0.0.1", 1).replace("HOST", "10.0.0.2", 1))
+        tasks = yaml.safe_load(files["site.yml"].content)[0]["tasks"]
+        (at,) = (number for number, each in enumerate(tasks) if "ansible.builtin.unarchive" in each)
+        mark = tasks[at]["ansible.builtin.unarchive"]["creates"]
+        made = tasks[at + 1].get("ansible.builtin.copy", {})
+        assert (made.get("dest"), made.get("content")) == (mark, "")
+
     def test_a_node_is_restarted_only_after_the_tool_has_agreed(self, tmp_path: Path) -> None:
         files = self.files(tmp_path, self.text().replace("HOST", "10.0.0.1", 1).replace("HOST", "10.0.0.2", 1))
         plays = yaml.safe_load(files["site.yml"].content)

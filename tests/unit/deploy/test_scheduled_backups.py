@@ -1,6 +1,7 @@
 """Backups on schedule: units of systemd, a play that installs them, and a CronJob, all held to the command itself."""
 
 import os
+import re
 import shlex
 import subprocess
 import tomllib
@@ -17,6 +18,7 @@ from typer.main import get_command
 from deploy.bundle import UNITS
 from deploy.rollout.inventory import InventoryError, read_inventory
 from deploy.rollout.rendering.ansible import ansible, data_dir, etc
+from deploy.rollout.rendering.backups import Source, environment
 from deploy.rollout.rendering.files import Files, RenderError
 from deploy.rollout.rendering.parts import parts_of
 from keelmq.cli.app import app
@@ -262,6 +264,19 @@ class TestAnsible:
     def test_a_store_is_refused_with_the_way_to_it(self, tmp_path: Path) -> None:
         with pytest.raises(RenderError, match=r"a bundle has no boto3.*keelmq\[s3\]"):
             self.files(tmp_path, f'{STORE}token_file = "token"\n')
+
+
+def test_a_dot_of_the_id_stands_for_itself(tmp_path: Path) -> None:
+    """Otherwise the backups of `eu-shop` in the same directory would be removed for old ones of `eu.shop`."""
+    text = (pods_text() + BACKUP).replace('id = "shop"', 'id = "eu.shop"', 1)
+    jobs = [each for each in documents(rendered(tmp_path, "kubernetes", text)).values() if each["kind"] == "CronJob"]
+    command = jobs[0]["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]["command"]
+    expected = re.compile(command[command.index("-regex") + 1])
+    assert expected.fullmatch("kept/eu.shop-1-20260504T091244305Z.backup")
+    assert not expected.fullmatch("kept/eu-shop-1-20260504T091244305Z.backup")
+    source = Source("http://10.0.0.1:7081", {})
+    given = environment(read_inventory(tmp_path / "cluster.toml"), source, "/etc/keelmq/eu.shop.d").decode()
+    assert "BACKUP_CLUSTER='eu[.]shop'\n" in given
 
 
 def test_compose_says_that_it_has_no_schedule(run: Run, tmp_path: Path) -> None:

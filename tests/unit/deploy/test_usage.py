@@ -18,6 +18,10 @@ NODES = "".join(
     [
         (("install",), "install needs --bundle FILE"),
         (("bootstrap", "--bundle", "nowhere.tar.gz"), "--bundle nowhere.tar.gz: No such file or directory"),
+        *(
+            ((verb, *node, "--accept-downtime"), f"{verb} takes no --accept-downtime")
+            for verb, node in (("remove", "2"), ("replace", "2"), ("spare", "2"), ("add", "2"), ("bootstrap", ""))
+        ),
         (("certs",), 'certs needs tls = "peers" or "all"'),
         (("restore",), "restore needs --backup FILE|S3_URL"),
         (("restore", "--backup", "nowhere.backup"), "--backup nowhere.backup: No such file or directory"),

@@ -350,6 +350,7 @@ def _fetched(files: FilePlace, opened: Opened) -> "Findings":
     from keelmq.log import backup_frames
 
     with files.new(opened.name) as made:
+        made.require_links()
         findings = backup_frames.verify(_Copied(opened.stream, made))
         if not findings.damage:
             made.publish()

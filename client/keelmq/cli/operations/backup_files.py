@@ -1,6 +1,7 @@
 """Backups as files of this machine."""
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -17,6 +18,9 @@ PARTIAL_END: Final = r"\.[0-9a-f]{8}\.partial"
 PRIVATE_DIRECTORY_MODE: Final = 0o700
 PRIVATE_MODE: Final = 0o600
 """Mode of the file: it holds the messages of all clients and the hashes of their tokens."""
+
+NO_LINKS: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+"""Errors of `link` where the file system has no hard links."""
 
 Found = dict[str, Any]
 """Description of a backup in a list: the fields of its first frame, with its `file` and `bytes`, or an `error`."""
@@ -38,13 +42,17 @@ class FilePlace:
         self._path = Path(text)
 
     def prepare(self) -> None:
-        """Make the directory, if that is what the place is. Raises InvalidRequest if the file exists."""
+        """Make the directory, if that is what the place is. Raises InvalidRequest if the file exists, or cannot be
+        published there.
+        """
         if not self.name:
             raise InvalidRequest("invalid_request", "the place of a backup is empty: give a file, or a directory")
         if self.name.endswith("/"):
             self._path.mkdir(mode=PRIVATE_DIRECTORY_MODE, exist_ok=True)
         if self._path.exists() and not self._path.is_dir():
             raise InvalidRequest("file_exists", f"{self.name} exists; a backup never replaces a file")
+        with self.new(f"links{SUFFIX}") as tried:
+            tried.require_links()
 
     def remove_left(self) -> None:
         """Remove what backups that were killed have left of their files for this place. One that is being written is
@@ -117,6 +125,22 @@ class NewFile:
     def write(self, data: bytes) -> None:
         self._stream.write(data)
         self.size_bytes += len(data)
+
+    def require_links(self) -> None:
+        """Raise InvalidRequest if `publish` will fail, as the file system has no hard links."""
+        link = self._partial.with_name(f"{self.path.name}.{secrets.token_hex(4)}.partial")
+        try:
+            os.link(self._partial, link)
+        except OSError as exc:
+            if exc.errno not in NO_LINKS:
+                raise
+            raise InvalidRequest(
+                "invalid_request",
+                f"{self.path.parent} is on a file system without hard links ({exc.strerror}), by which a backup gets "
+                "its name once it is whole: name a directory of another one, and copy the file from there",
+            ) from None
+        finally:
+            link.unlink(missing_ok=True)
 
     def publish(self) -> None:
         """Give the file its name; durable on return."""
