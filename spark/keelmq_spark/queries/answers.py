@@ -176,28 +176,36 @@ def topic_graph(graph: Graph) -> list[Fact]:
     """Return which topics lead to which: `source`, `target`, the group between them, the number of `messages` that
     were visible, and how many there were `per_second` in the last RATE_S seconds of the tables.
 
-    What a group consumes is a row without a target. It has the group's `lag` in this topic, in messages, as far as the
+    A message with causes in several topics is in the row of each; `sent` and `sent_per_second` count what the group
+    sent to the target because of messages of any topic, each message once, and are the same in all these rows. What a
+    group consumes is a row without a target. It has the group's `lag` in this topic, in messages, as far as the
     tables have its commits, and its open `dead_letters`.
     """
     (times,) = graph.rows("SELECT max(ts) AS last, epoch(max(ts) - min(ts)) AS seconds FROM events")
     seconds = max(1.0, min(RATE_S, times["seconds"] or 0.0))
     counts = "count(*) AS messages, count(*) FILTER (WHERE {0}.ts >= ?) AS recent"
     facts = graph.rows(
-        f"""SELECT {_TOPIC_OF.format("c.dst")} AS source, replace(p.src, 'producer_group:', '') AS "group",
-                  {_TOPIC_OF.format("c.src")} AS target, {counts.format("c")}
-           FROM causes c SEMI JOIN visible v ON v.node_id = c.src
-           LEFT JOIN produced p ON p.dst = c.src GROUP BY ALL
+        f"""WITH effects AS (
+               SELECT {_TOPIC_OF.format("c.dst")} AS source, replace(p.src, 'producer_group:', '') AS "group",
+                      {_TOPIC_OF.format("c.src")} AS target, c.src AS node_id, c.ts
+               FROM causes c SEMI JOIN visible v ON v.node_id = c.src
+               LEFT JOIN produced p ON p.dst = c.src)
+           SELECT source, "group", target, count(DISTINCT node_id) AS messages,
+                  count(DISTINCT node_id) FILTER (WHERE ts >= ?) AS recent, grouping(source) = 1 AS is_sum
+           FROM effects GROUP BY GROUPING SETS ((source, "group", target), ("group", target))
            UNION ALL
-           SELECT NULL, replace(p.src, 'producer_group:', ''), {_TOPIC_OF.format("p.dst")}, {counts.format("p")}
+           SELECT NULL, replace(p.src, 'producer_group:', ''), {_TOPIC_OF.format("p.dst")}, {counts.format("p")}, false
            FROM produced p SEMI JOIN visible v ON v.node_id = p.dst
            WHERE NOT EXISTS (SELECT 1 FROM caused c WHERE c.src = p.dst)
            GROUP BY ALL
            UNION ALL
-           SELECT {_TOPIC_OF.format("e.src")}, replace(e.dst, 'consumer_group:', ''), NULL, {counts.format("e")}
+           SELECT {_TOPIC_OF.format("e.src")}, replace(e.dst, 'consumer_group:', ''), NULL, {counts.format("e")}, false
            FROM edges e WHERE e.kind = 'CONSUMED_BY' GROUP BY ALL""",  # noqa: S608
         [times["last"] - timedelta(seconds=seconds) if times["last"] else None] * 3,
         prepared=True,
     )
+    sums = {(fact["group"], fact["target"]): fact for fact in facts if fact["is_sum"]}
+    facts = [fact for fact in facts if not fact["is_sum"]]
     consumed = {(fact["source"], fact["group"]): fact for fact in facts if fact["target"] is None}
     for name, rows in (("lag", graph.rows(_LAGS)), ("dead_letters", graph.rows(_DEAD))):
         for row in rows:
@@ -211,8 +219,16 @@ def topic_graph(graph: Graph) -> list[Fact]:
         {name: fact[name] for name in ("source", "group", "target", "messages")}
         | {"per_second": round(fact["recent"] / seconds, 3), "lag": fact.get("lag")}
         | {"dead_letters": fact.get("dead_letters", 0 if fact["target"] is None else None)}
+        | _sent(fact if fact["source"] is None else sums.get((fact["group"], fact["target"])), seconds)
         for fact in facts
     ]
+
+
+def _sent(total: Fact | None, seconds: float) -> Fact:
+    """Return what a group sent to a topic, whatever the topics of the causes; nothing for what it consumed."""
+    if total is None:
+        return {"sent": None, "sent_per_second": None}
+    return {"sent": total["messages"], "sent_per_second": round(total["recent"] / seconds, 3)}
 
 
 def latency(graph: Graph) -> list[Fact]:
