@@ -85,7 +85,8 @@ def _events(graph: Graph, node: Fact, edges: list[Fact]) -> list[Fact]:
     else:
         topic, _, message_id = node["node_id"].partition(":")[2].partition("/")
         of_message = graph.rows("SELECT * FROM events WHERE message_id = ?", [message_id])
-        rows = [r for r in of_message if r["topic"] == topic or str(r["topic"]).startswith(schema.GROUP_TOPICS)]
+        elsewhere = graph.delivery_events([node["node_id"]])[node["node_id"]]
+        rows = [r for r in of_message if r["topic"] == topic or r["event_id"] in elsewhere]
         ids = {row["event_id"] for row in rows}
         for edge in edges:
             if edge["kind"] in (schema.CONSUMED_BY, schema.DECIDED_BY) and edge["event_id"] not in ids:

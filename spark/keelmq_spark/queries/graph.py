@@ -202,6 +202,22 @@ class Graph:
                 found[row["src"], row["dst"], row["kind"]] = row
         return sorted(found.values(), key=lambda row: (row["ts"], row["kind"], row["src"], row["dst"]))
 
+    def delivery_events(self, messages: Sequence[str]) -> dict[str, set[str]]:
+        """Return the ids of the events in topics of groups that are about each message: its redeliveries, its dead
+        letters, and how it was given back there. Other messages may have its id, which is unique in its topic only.
+        """
+        found: dict[str, set[str]] = {message: set() for message in messages}
+        origins = {message: message for message in messages}
+        for edge in self.edges("dst", messages, [schema.RETRY_OF]):
+            origins[edge["src"]] = edge["dst"]
+            found[edge["dst"]].add(edge["event_id"])
+        if origins:
+            kinds = (schema.IN_TOPIC, schema.DEAD_LETTERED)
+            query = f"SELECT src, event_id FROM edges WHERE {_is('src', list(origins))} AND kind IN (?, ?)"  # noqa: S608
+            for row in self.rows(query, [*origins, *kinds]):
+                found[origins[row["src"]]].add(row["event_id"])
+        return found
+
     def find(self, what: str) -> list[str]:
         """Return the node ids that `what` may mean: a node id, topic/id, a message id or a transaction id."""
         if what.partition(":")[0] in (schema.MESSAGE, schema.TRANSACTION, schema.TOPIC, *_GROUPS) and ":" in what:
