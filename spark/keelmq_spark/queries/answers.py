@@ -320,7 +320,9 @@ def resets(graph: Graph, limit: int = LIMIT) -> list[Fact]:
 
 
 def summary(graph: Graph) -> dict[str, Any]:
-    """Return the number of events, of nodes by kind and state, and of edges by kind."""
+    """Return the number of events, of nodes by kind and state, and of edges by kind. `events` also has the `raft_index`
+    of the last one, and `end_index`, before which the tables have every entry of the log.
+    """
     nodes = graph.rows(
         """SELECT kind, state, count(DISTINCT node_id) AS n FROM nodes ANTI JOIN others USING (node_id, first_ts)
            GROUP BY ALL ORDER BY ALL""",
@@ -328,4 +330,4 @@ def summary(graph: Graph) -> dict[str, Any]:
     )
     edges = graph.rows("SELECT kind, count(DISTINCT (src, dst)) AS n FROM edges GROUP BY ALL ORDER BY ALL")
     (events,) = graph.rows("SELECT count(*) AS n, max(raft_index) AS raft_index FROM events")
-    return {"events": events, "nodes": nodes, "edges": edges}
+    return {"events": events | {"end_index": graph.end_index}, "nodes": nodes, "edges": edges}

@@ -74,6 +74,8 @@ class Graph:
     def __init__(self, place: Place) -> None:
         """Raise NoTables, and TablesError for tables that cannot be read."""
         self._place = place
+        self.end_index = 0
+        """Index before which the tables have every entry of the log."""
         self._open()
 
     def _open(self) -> None:
@@ -104,6 +106,7 @@ class Graph:
         if tables.commit is None:
             raise NoTables(f"there are no lineage tables in {path}: `keelmq-lineage run --tables {path}` makes them")
         found = {name: table.rows() for name, table in tables.all.items()}
+        self.end_index = tables.commit.end_index
         return found if tables.format == "delta" or tables.is_current() else None
 
     def close(self) -> None:

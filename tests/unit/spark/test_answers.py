@@ -305,6 +305,18 @@ def test_messages_that_were_purged_wait_for_nobody(tmp_path: Path) -> None:
         assert sorted(kinds) == ["CONSUMED_BY", "IN_TOPIC", "PURGED_FROM"]
 
 
+def test_the_summary_says_where_the_tables_end_though_nothing_happened_there(tmp_path: Path) -> None:
+    log = History()
+    log.publish("orders", "o-0")
+    log.entry()
+    log.entry()
+    log.write(tmp_path)
+    assert cli(tmp_path, "summary")["events"] == {"n": 1, "raft_index": 1, "end_index": 4}
+    log.entry()
+    log.write(tmp_path)
+    assert cli(tmp_path, "summary")["events"]["end_index"] == 5
+
+
 def test_topics_lead_to_topics(graph: Graph) -> None:
     facts = {(f["source"], f["group"], f["target"], f["messages"]) for f in answers.topic_graph(graph)}
     assert ("orders", "shipping", "shipments", 2) in facts, "one of them has two causes"
