@@ -14,9 +14,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
-from keelmq_spark.tables.schema import GROUP_TOPICS
+from keelmq_spark.tables.schema import CONSUMED_BY, CONSUMER_GROUP, GROUP_TOPICS, MESSAGE
 from keelmq_spark.views import event_types as events
 
 PRODUCER: Final = "https://github.com/keelmq/keelmq/tree/main/spark"
@@ -45,8 +46,8 @@ class Window:
         self.inputs: dict[str, dict[str, Totals]] = {}
         self.outputs: dict[str, dict[str, Totals]] = {}
 
-    def add(self, batch: Any) -> None:
-        """Count a batch of events."""
+    def add(self, batch: Any, edges: Any) -> None:
+        """Count a batch of events, and the edges that it adds to the tables."""
         if not batch.num_rows:
             return
         first, last = (at.as_py() for at in (pc.min(batch["ts"]), pc.max(batch["ts"])))
@@ -57,8 +58,8 @@ class Window:
         published = batch.filter(pc.equal(batch["type"], events.PUBLISH))
         _count(self.outputs, published, [("message_id", "count"), ("bytes", "sum")])
         passed = batch.filter(pc.equal(batch["type"], events.ACK))
-        passed = passed.append_column("messages", pc.subtract(passed["offset_end"], passed["offset"]))
-        _count(self.inputs, passed, [("messages", "sum")])
+        _count(self.inputs, passed, [])  # a group that selected nothing has read the topic, too
+        _count(self.inputs, _consumptions(edges), [("message", "count")])
 
     @property
     def duration_s(self) -> float:
@@ -70,12 +71,24 @@ class Window:
         return sorted({*self.inputs, *self.outputs})
 
 
+def _consumptions(edges: Any) -> Any:
+    """Return `group`, `topic` and `message` of each message that a group processed. What an offset passed is more: what
+    the group did not select, and what it gave back.
+    """
+    consumed = edges.filter(pc.equal(edges["kind"], CONSUMED_BY))
+    ends = [
+        pc.struct_field(pc.extract_regex(consumed[end], f"^{kind}:(?P<name>{name})"), "name")
+        for end, kind, name in (("dst", CONSUMER_GROUP, ".*"), ("src", MESSAGE, "[^/]*"))
+    ]
+    return pa.table([*ends, consumed["src"]], names=["group", "topic", "message"])
+
+
 def _count(into: dict[str, dict[str, Totals]], rows: Any, sums: list[tuple[str, str]]) -> None:
     for row in rows.group_by(["group", "topic"]).aggregate(sums).to_pylist():
         if row["group"] is None or row["topic"].startswith(GROUP_TOPICS):
             continue
         totals = into.setdefault(row["group"], {}).setdefault(row["topic"], Totals())
-        totals.messages += row.get("message_id_count") or row.get("messages_sum") or 0
+        totals.messages += row.get("message_id_count") or row.get("message_count") or 0
         totals.bytes += row.get("bytes_sum") or 0
 
 
@@ -172,12 +185,12 @@ class Reporter:
         """Name the cluster by its unique id, unless it has a name; nodes of 0.2.0 do not tell one."""
         self._cluster = self._cluster or cluster_uid or UNNAMED
 
-    def add(self, batch: Any) -> None:
-        """Count a batch that is in the tables."""
+    def add(self, batch: Any, edges: Any) -> None:
+        """Count a batch that is in the tables with these edges."""
         with self._lock:
             if self._window.begin is None:
                 self._begun_s = self._clock()
-            self._window.add(batch)
+            self._window.add(batch, edges)
             if self._window.duration_s >= self._due_s:
                 self._flush()
 

@@ -9,6 +9,7 @@ Planner and executors are other processes than the driver: the classes here are 
 has to be installed on the executors.
 """
 
+import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
@@ -23,7 +24,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from keelmq_spark.log_reader import LogReader
+from keelmq_spark.log_reader import WAIT_MS, LogReader
 from keelmq_spark.options import SourceOptions
 from keelmq_spark.options_of_sink import SinkOptions
 from keelmq_spark.selection import Selection, is_wanted_of
@@ -35,6 +36,7 @@ from keelmq_spark.writing import KeelMQStreamWriter, KeelMQWriter
 ENTRIES_PER_PARTITION_MIN: Final = 64
 """Minimum number of entries per partition; fewer are not worth another task."""
 Offset = dict[str, Any]
+logger = logging.getLogger("keelmq.spark")
 PLANNER_WAIT_MS: Final = 200
 """Time that the planner waits for new entries, because without a trigger Spark asks again at once."""
 
@@ -97,6 +99,8 @@ class KeelMQReader(DataSourceReader):
             require_topics(log, options)
             start = starting_index(log, options)
             end = log.end_index(1)
+            if is_given(options):
+                require_within(log, start, end)
             cluster_uid = log.cluster_uid
         if options.ending != "latest":
             if options.ending > end:
@@ -126,8 +130,12 @@ class KeelMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._waiting_since_s = 0.0
 
     def initialOffset(self) -> Offset:  # noqa: N802
-        require_topics(self._reader(), self._options)
-        return self._offset(starting_index(self._reader(), self._options))
+        log, options = self._reader(), self._options
+        require_topics(log, options)
+        start = starting_index(log, options)
+        if is_given(options):  # a new leader may not have applied yet what a lineage job has read
+            require_within(log, start, log.end_index(1), wait_ms=options.failover_timeout_ms)
+        return self._offset(start)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         """Return the end of the next batch, never before `start`: a new leader may know less than the last one.
@@ -246,6 +254,27 @@ def require_topics(log: LogReader, options: SourceOptions) -> None:
         raise ValueError(
             f"subscribe: there is no topic {', '.join(missing)}; failOnDataLoss=false reads what the log still has of "
             "topics that were deleted"
+        )
+
+
+def is_given(options: SourceOptions) -> bool:
+    """Return whether a new query begins at an index that its options name."""
+    return options.starting_timestamp_ms is None and isinstance(options.starting, int)
+
+
+def require_within(log: LogReader, start: int, end: int, *, wait_ms: int = 0) -> None:
+    """Raise ValueError when the log, which ended before `end`, is not as long as `start` within `wait_ms`. An empty
+    range begins at the end.
+    """
+    until_s = time.monotonic() + wait_ms / 1000
+    if start > end and wait_ms:
+        logger.warning("waiting for entry %d of the log, which ends before %d", start - 1, end)
+    while start > end and (left_ms := int((until_s - time.monotonic()) * 1000)) > 0:
+        end = log.end_index(start - 1, wait_ms=min(left_ms, WAIT_MS))
+    if start > end:
+        raise ValueError(
+            f"startingOffsets: index {start} is beyond the end of the log, {end}: name an index up to "
+            "that one, earliest or latest"
         )
 
 

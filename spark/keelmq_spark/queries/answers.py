@@ -85,7 +85,8 @@ def _events(graph: Graph, node: Fact, edges: list[Fact]) -> list[Fact]:
     else:
         topic, _, message_id = node["node_id"].partition(":")[2].partition("/")
         of_message = graph.rows("SELECT * FROM events WHERE message_id = ?", [message_id])
-        rows = [r for r in of_message if r["topic"] == topic or str(r["topic"]).startswith(schema.GROUP_TOPICS)]
+        elsewhere = graph.delivery_events([node["node_id"]])[node["node_id"]]
+        rows = [r for r in of_message if r["topic"] == topic or r["event_id"] in elsewhere]
         ids = {row["event_id"] for row in rows}
         for edge in edges:
             if edge["kind"] in (schema.CONSUMED_BY, schema.DECIDED_BY) and edge["event_id"] not in ids:
@@ -176,28 +177,36 @@ def topic_graph(graph: Graph) -> list[Fact]:
     """Return which topics lead to which: `source`, `target`, the group between them, the number of `messages` that
     were visible, and how many there were `per_second` in the last RATE_S seconds of the tables.
 
-    What a group consumes is a row without a target. It has the group's `lag` in this topic, in messages, as far as the
+    A message with causes in several topics is in the row of each; `sent` and `sent_per_second` count what the group
+    sent to the target because of messages of any topic, each message once, and are the same in all these rows. What a
+    group consumes is a row without a target. It has the group's `lag` in this topic, in messages, as far as the
     tables have its commits, and its open `dead_letters`.
     """
     (times,) = graph.rows("SELECT max(ts) AS last, epoch(max(ts) - min(ts)) AS seconds FROM events")
     seconds = max(1.0, min(RATE_S, times["seconds"] or 0.0))
     counts = "count(*) AS messages, count(*) FILTER (WHERE {0}.ts >= ?) AS recent"
     facts = graph.rows(
-        f"""SELECT {_TOPIC_OF.format("c.dst")} AS source, replace(p.src, 'producer_group:', '') AS "group",
-                  {_TOPIC_OF.format("c.src")} AS target, {counts.format("c")}
-           FROM causes c SEMI JOIN visible v ON v.node_id = c.src
-           LEFT JOIN produced p ON p.dst = c.src GROUP BY ALL
+        f"""WITH effects AS (
+               SELECT {_TOPIC_OF.format("c.dst")} AS source, replace(p.src, 'producer_group:', '') AS "group",
+                      {_TOPIC_OF.format("c.src")} AS target, c.src AS node_id, c.ts
+               FROM causes c SEMI JOIN visible v ON v.node_id = c.src
+               LEFT JOIN produced p ON p.dst = c.src)
+           SELECT source, "group", target, count(DISTINCT node_id) AS messages,
+                  count(DISTINCT node_id) FILTER (WHERE ts >= ?) AS recent, grouping(source) = 1 AS is_sum
+           FROM effects GROUP BY GROUPING SETS ((source, "group", target), ("group", target))
            UNION ALL
-           SELECT NULL, replace(p.src, 'producer_group:', ''), {_TOPIC_OF.format("p.dst")}, {counts.format("p")}
+           SELECT NULL, replace(p.src, 'producer_group:', ''), {_TOPIC_OF.format("p.dst")}, {counts.format("p")}, false
            FROM produced p SEMI JOIN visible v ON v.node_id = p.dst
            WHERE NOT EXISTS (SELECT 1 FROM caused c WHERE c.src = p.dst)
            GROUP BY ALL
            UNION ALL
-           SELECT {_TOPIC_OF.format("e.src")}, replace(e.dst, 'consumer_group:', ''), NULL, {counts.format("e")}
+           SELECT {_TOPIC_OF.format("e.src")}, replace(e.dst, 'consumer_group:', ''), NULL, {counts.format("e")}, false
            FROM edges e WHERE e.kind = 'CONSUMED_BY' GROUP BY ALL""",  # noqa: S608
         [times["last"] - timedelta(seconds=seconds) if times["last"] else None] * 3,
         prepared=True,
     )
+    sums = {(fact["group"], fact["target"]): fact for fact in facts if fact["is_sum"]}
+    facts = [fact for fact in facts if not fact["is_sum"]]
     consumed = {(fact["source"], fact["group"]): fact for fact in facts if fact["target"] is None}
     for name, rows in (("lag", graph.rows(_LAGS)), ("dead_letters", graph.rows(_DEAD))):
         for row in rows:
@@ -211,8 +220,16 @@ def topic_graph(graph: Graph) -> list[Fact]:
         {name: fact[name] for name in ("source", "group", "target", "messages")}
         | {"per_second": round(fact["recent"] / seconds, 3), "lag": fact.get("lag")}
         | {"dead_letters": fact.get("dead_letters", 0 if fact["target"] is None else None)}
+        | _sent(fact if fact["source"] is None else sums.get((fact["group"], fact["target"])), seconds)
         for fact in facts
     ]
+
+
+def _sent(total: Fact | None, seconds: float) -> Fact:
+    """Return what a group sent to a topic, whatever the topics of the causes; nothing for what it consumed."""
+    if total is None:
+        return {"sent": None, "sent_per_second": None}
+    return {"sent": total["messages"], "sent_per_second": round(total["recent"] / seconds, 3)}
 
 
 def latency(graph: Graph) -> list[Fact]:
@@ -303,7 +320,9 @@ def resets(graph: Graph, limit: int = LIMIT) -> list[Fact]:
 
 
 def summary(graph: Graph) -> dict[str, Any]:
-    """Return the number of events, of nodes by kind and state, and of edges by kind."""
+    """Return the number of events, of nodes by kind and state, and of edges by kind. `events` also has the `raft_index`
+    of the last one, and `end_index`, before which the tables have every entry of the log.
+    """
     nodes = graph.rows(
         """SELECT kind, state, count(DISTINCT node_id) AS n FROM nodes ANTI JOIN others USING (node_id, first_ts)
            GROUP BY ALL ORDER BY ALL""",
@@ -311,4 +330,4 @@ def summary(graph: Graph) -> dict[str, Any]:
     )
     edges = graph.rows("SELECT kind, count(DISTINCT (src, dst)) AS n FROM edges GROUP BY ALL ORDER BY ALL")
     (events,) = graph.rows("SELECT count(*) AS n, max(raft_index) AS raft_index FROM events")
-    return {"events": events, "nodes": nodes, "edges": edges}
+    return {"events": events | {"end_index": graph.end_index}, "nodes": nodes, "edges": edges}

@@ -74,6 +74,8 @@ class Graph:
     def __init__(self, place: Place) -> None:
         """Raise NoTables, and TablesError for tables that cannot be read."""
         self._place = place
+        self.end_index = 0
+        """Index before which the tables have every entry of the log."""
         self._open()
 
     def _open(self) -> None:
@@ -104,6 +106,7 @@ class Graph:
         if tables.commit is None:
             raise NoTables(f"there are no lineage tables in {path}: `keelmq-lineage run --tables {path}` makes them")
         found = {name: table.rows() for name, table in tables.all.items()}
+        self.end_index = tables.commit.end_index
         return found if tables.format == "delta" or tables.is_current() else None
 
     def close(self) -> None:
@@ -201,6 +204,22 @@ class Graph:
             if known is None or row["ts"] < known["ts"]:
                 found[row["src"], row["dst"], row["kind"]] = row
         return sorted(found.values(), key=lambda row: (row["ts"], row["kind"], row["src"], row["dst"]))
+
+    def delivery_events(self, messages: Sequence[str]) -> dict[str, set[str]]:
+        """Return the ids of the events in topics of groups that are about each message: its redeliveries, its dead
+        letters, and how it was given back there. Other messages may have its id, which is unique in its topic only.
+        """
+        found: dict[str, set[str]] = {message: set() for message in messages}
+        origins = {message: message for message in messages}
+        for edge in self.edges("dst", messages, [schema.RETRY_OF]):
+            origins[edge["src"]] = edge["dst"]
+            found[edge["dst"]].add(edge["event_id"])
+        if origins:
+            kinds = (schema.IN_TOPIC, schema.DEAD_LETTERED)
+            query = f"SELECT src, event_id FROM edges WHERE {_is('src', list(origins))} AND kind IN (?, ?)"  # noqa: S608
+            for row in self.rows(query, [*origins, *kinds]):
+                found[origins[row["src"]]].add(row["event_id"])
+        return found
 
     def find(self, what: str) -> list[str]:
         """Return the node ids that `what` may mean: a node id, topic/id, a message id or a transaction id."""

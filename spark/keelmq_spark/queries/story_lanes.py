@@ -149,10 +149,11 @@ def _events_of(graph: Graph, nodes: Mapping[str, Fact]) -> dict[str, list[Fact]]
     by_id: dict[str, list[Fact]] = {}
     for node in nodes.values():
         by_id.setdefault(node["message_id"], []).append(node)
+    elsewhere = graph.delivery_events(list(nodes))
     found: dict[str, list[Fact]] = {}
     for row in sorted(graph.rows(*_any_of(f"{_COLUMNS} FROM events", "message_id", by_id)), key=_order):
         for node in by_id[row["message_id"]]:
-            own = row["topic"] == node["topic"] or row["topic"].startswith(schema.GROUP_TOPICS)
+            own = row["topic"] == node["topic"] or row["event_id"] in elsewhere[node["node_id"]]
             if own and row["transaction_id"] in (None, node["transaction_id"]):
                 found.setdefault(node["node_id"], []).append(row)
     return found
@@ -273,8 +274,6 @@ def _in_groups(rows: _Rows, message: str, happened: Sequence[Fact], edges: Seque
             group = edge["dst"].partition(":")[2]
             steps.setdefault(group, []).append((_at(edge), events.ACK, edge))
     for group, happened_there in steps.items():
-        if not any(kind in (events.RETRY, events.DLQ, events.ACK) for _, kind, _ in happened_there):
-            continue  # the retry of another message with this id
         _in_group(rows, message, group, visible, sorted(happened_there, key=lambda step: step[0]))
 
 

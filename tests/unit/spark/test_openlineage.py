@@ -13,7 +13,13 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 
+from keelmq_spark.folding.fold import Fold
+from keelmq_spark.folding.fold_state import FoldState
+from keelmq_spark.folding.places import Places
+from keelmq_spark.job import ReportedSink
 from keelmq_spark.openlineage import Reporter, client_of
+from keelmq_spark.tables.tables import Tables
+from tests.unit.spark.folded import no_table
 from tests.unit.spark.history import History, shop
 
 URI = re.compile(r"https?://\S+")
@@ -62,6 +68,18 @@ def receiver() -> Iterator[Receiver]:
     made.close()
 
 
+class Job:
+    """Folds batches, and reports them as the lineage job does."""
+
+    def __init__(self, target: str, name: str, **options: Any) -> None:
+        self.reporter = Reporter(client_of(target), name, **options)
+        self._fold = Fold(FoldState(), Places(no_table))
+        self.tick, self.close, self.read_from = self.reporter.tick, self.reporter.close, self.reporter.read_from
+
+    def add(self, batch: Any) -> None:
+        self.reporter.add(batch, self._fold.fold(batch).edges)
+
+
 def check_form(event: Any) -> None:
     """Check the form that the published schemas of a run event and of the facets demand (OpenLineage 2-0-2)."""
     assert event["eventType"] in ("START", "RUNNING", "COMPLETE", "ABORT", "FAIL", "OTHER")
@@ -85,7 +103,7 @@ def check_form(event: Any) -> None:
 
 
 def test_groups_are_jobs_and_topics_are_datasets(receiver: Receiver) -> None:
-    reporter = Reporter(client_of(receiver.url), "prod")
+    reporter = Job(receiver.url, "prod")
     reporter.add(shop().table())
     reporter.close()
     for event in receiver.events:
@@ -97,7 +115,7 @@ def test_groups_are_jobs_and_topics_are_datasets(receiver: Receiver) -> None:
     (orders,) = shipping["inputs"]
     (shipments,) = shipping["outputs"]
     assert (orders["namespace"], orders["name"]) == ("keelmq://prod", "orders")
-    assert orders["inputFacets"]["inputStatistics"]["rowCount"] == 5
+    assert orders["inputFacets"]["inputStatistics"]["rowCount"] == 4, "the dead letter is not processed"
     assert shipments["name"] == "shipments"
     assert (
         shipments["outputFacets"]["outputStatistics"] | {"rowCount": 2, "size": 2}
@@ -105,8 +123,37 @@ def test_groups_are_jobs_and_topics_are_datasets(receiver: Receiver) -> None:
     )
 
 
+def test_what_a_group_did_not_select_is_not_read(tmp_path: Path) -> None:
+    log = History()
+    log.entry(*(log.published("orders", f"o-{number}", tag="gift" if number == 4 else "book") for number in range(10)))
+    log.ack("gifts", "orders", 0, 10, filter="TAGS IN ('gift')")
+    log.ack("toys", "orders", 0, 10, filter="TAGS IN ('toy')")
+    sink = ReportedSink(Tables(tmp_path / "tables"))
+    reporter = Reporter(client_of(str(tmp_path / "events.json")), "prod")
+    for begin, end in ((1, 2), (2, log.end)):
+        sink.write(log.between(begin, end), begin, end)
+        reporter.add(log.between(begin, end), sink.edges)
+    reporter.close()
+    rows = {
+        each["job"]["name"]: each["inputs"][0]["inputFacets"]["inputStatistics"]["rowCount"]
+        for each in told(tmp_path / "events.json")
+    }
+    assert rows == {"gifts": 1, "toys": 0}
+
+
+def test_a_batch_without_events_adds_no_edges_again(tmp_path: Path) -> None:
+    log = History()
+    log.publish("orders", "o-0")
+    log.ack("g", "orders", 0, 1)
+    sink = ReportedSink(Tables(tmp_path))
+    sink.write(log.table(), 1, log.end)
+    assert "CONSUMED_BY" in sink.edges["kind"].to_pylist()
+    sink.write(log.between(log.end, log.end), log.end, log.end + 1)
+    assert sink.edges.num_rows == 0
+
+
 def test_a_run_begins_and_ends_once(receiver: Receiver) -> None:
-    reporter = Reporter(client_of(receiver.url), "prod")
+    reporter = Job(receiver.url, "prod")
     reporter.add(shop().table())
     reporter.close()
     by_run: dict[str, list[str]] = {}
@@ -118,7 +165,7 @@ def test_a_run_begins_and_ends_once(receiver: Receiver) -> None:
 
 def test_a_window_that_is_told_again_is_the_same_run(tmp_path: Path) -> None:
     def told(name: str) -> list[Any]:
-        reporter = Reporter(client_of(str(tmp_path / name)), "prod")
+        reporter = Job(str(tmp_path / name), "prod")
         reporter.add(shop().table())
         reporter.close()
         return [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]
@@ -132,7 +179,7 @@ def test_a_window_that_is_told_again_is_the_same_run(tmp_path: Path) -> None:
 
 def test_a_window_is_told_when_its_time_is_over(tmp_path: Path) -> None:
     file = tmp_path / "events.json"
-    reporter = Reporter(client_of(str(file)), "prod", window_s=10)
+    reporter = Job(str(file), "prod", window_s=10)
     table = shop().table()
     ends = []
     for index in sorted(set(table["raft_index"].to_pylist())):  # an entry per second
@@ -148,7 +195,7 @@ def told(file: Path) -> list[Any]:
 
 def test_a_window_ends_by_the_clock_when_nothing_else_happens(tmp_path: Path) -> None:
     file, now_s = tmp_path / "events.json", 100.0
-    reporter = Reporter(client_of(str(file)), "prod", window_s=60, clock=lambda: now_s)
+    reporter = Job(str(file), "prod", window_s=60, clock=lambda: now_s)
     reporter.tick()
     reporter.add(shop().between(1, 3))
     now_s += 59
@@ -167,7 +214,7 @@ def test_a_run_names_the_topics_of_earlier_windows(tmp_path: Path) -> None:
     log = History()
     log.publish("rare", "r-0", group="web")
     log.ack("shipping", "rare", 0, 1)
-    reporter = Reporter(client_of(str(file)), "prod", window_s=1)
+    reporter = Job(str(file), "prod", window_s=1)
     reporter.add(log.table())
     first = len(told(file))
     log.publish("orders", "a-0", group="web")
@@ -185,7 +232,7 @@ def test_a_run_names_the_topics_of_earlier_windows(tmp_path: Path) -> None:
 
 def test_a_backend_that_is_away_for_a_while_is_told_everything(receiver: Receiver) -> None:
     receiver.refuses = True
-    reporter = Reporter(client_of(receiver.url), "prod", window_s=10)
+    reporter = Job(receiver.url, "prod", window_s=10)
     table = shop().table()
     reporter.add(table.filter(pc.less_equal(table["raft_index"], 15)))
     assert receiver.events == []
@@ -193,7 +240,7 @@ def test_a_backend_that_is_away_for_a_while_is_told_everything(receiver: Receive
     reporter.add(table.filter(pc.greater(table["raft_index"], 15)))
     reporter.close()
     (orders,) = [e["inputs"][0] for e in receiver.events if (e["job"]["name"], e["eventType"]) == ("shipping", "START")]
-    assert orders["inputFacets"]["inputStatistics"]["rowCount"] == 5
+    assert orders["inputFacets"]["inputStatistics"]["rowCount"] == 4, "the dead letter is not processed"
 
 
 @pytest.mark.parametrize(
@@ -201,7 +248,7 @@ def test_a_backend_that_is_away_for_a_while_is_told_everything(receiver: Receive
     [("", "0b6c", "keelmq://0b6c"), ("prod", "0b6c", "keelmq://prod"), ("", "", "keelmq://default")],
 )
 def test_a_cluster_without_a_name_has_its_unique_id(name: str, uid: str, namespace: str, tmp_path: Path) -> None:
-    reporter = Reporter(client_of(str(tmp_path / "events.json")), name)
+    reporter = Job(str(tmp_path / "events.json"), name)
     reporter.read_from(uid)
     reporter.add(shop().table())
     reporter.close()
@@ -209,7 +256,7 @@ def test_a_cluster_without_a_name_has_its_unique_id(name: str, uid: str, namespa
 
 
 def test_nothing_happened_is_not_told(tmp_path: Path) -> None:
-    reporter = Reporter(client_of(str(tmp_path / "events.json")), "prod")
+    reporter = Job(str(tmp_path / "events.json"), "prod")
     reporter.add(History().table())
     reporter.close()
     assert not (tmp_path / "events.json").exists()

@@ -1,13 +1,15 @@
 """The planner of a streaming query: which entries a micro-batch has. The log is a stand-in."""
 
 import time
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Self
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
+from keelmq_spark import source
 from keelmq_spark.options import SourceOptions
-from keelmq_spark.source import KeelMQStreamReader
+from keelmq_spark.source import KeelMQReader, KeelMQStreamReader
 
 
 class Log:
@@ -17,19 +19,28 @@ class Log:
 
     def __init__(self) -> None:
         self.end = 10
-
+        self.later_end = 10
+        """End for those who wait."""
         self.told: list[int] = []
 
     def end_index(self, start: int, *, wait_ms: int = 0, tells: bool = False) -> int:
         if tells:
             self.told.append(start)
-        return self.end
+        return max(self.end, self.later_end) if wait_ms else self.end
 
     def end_within(self, start: int, max_bytes: int) -> int:
         """Return an end as if each entry had 100 bytes."""
         return min(self.end, start + max(1, max_bytes // 100))
 
     def expect(self, cluster_uid: str) -> None: ...
+
+    def missing_topics(self, topics: Sequence[str]) -> list[str]:
+        return []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None: ...
 
 
 def reader(log: Any, **options: str) -> KeelMQStreamReader:
@@ -102,3 +113,27 @@ def test_progress_says_how_far_the_log_goes() -> None:
     assert planner.reportLatestOffset() is None
     planner.latestOffset(at(1), planner.getDefaultReadLimit())
     assert planner.reportLatestOffset() == at(10)
+
+
+def test_a_query_does_not_begin_beyond_the_end_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would wait without a word until the log is as long, or read nothing."""
+    beyond = "startingOffsets: index 11 is beyond the end of the log, 10"
+    with pytest.raises(ValueError, match=beyond):
+        reader(Log(), startingOffsets='{"index": 11}', failoverTimeoutMs="1").initialOffset()
+    assert reader(Log(), startingOffsets='{"index": 10}').initialOffset() == at(10)
+    monkeypatch.setattr(source, "open_log", lambda options: Log())
+    for start, error in (('{"index": 11}', beyond), ('{"index": 10}', None)):
+        options = {"servers": "http://127.0.0.1:1", "view": "events", "startingOffsets": start}
+        batch = KeelMQReader(SourceOptions.parse(options))
+        if error is None:
+            assert batch.partitions() == []
+        else:
+            with pytest.raises(ValueError, match=error):
+                batch.partitions()
+
+
+def test_the_end_is_asked_again_before_a_query_is_refused() -> None:
+    """A node that answers first may be behind the leader."""
+    log = Log()
+    log.later_end = 12
+    assert reader(log, startingOffsets='{"index": 11}').initialOffset() == at(11)

@@ -119,6 +119,37 @@ def test_dead_letters_are_counted_until_they_are_processed_also_where_nothing_el
     assert consumed(tmp_path, log) == {("orders", "g"): (1, 0, 1)}
 
 
+def counted(path: Path, log: History) -> tuple[dict[tuple[str | None, str], int], dict[tuple[str, str], str]]:
+    """Return what group `j` sent to topic `c`, by source, and the labels of the picture's arrows by their ends."""
+    log.write(path)
+    with Graph(path) as graph:
+        facts = answers.topic_graph(graph)
+    titles = [each.text or "" for each in ElementTree.fromstring(topics_picture(facts)).iter() if "title" in each.tag]
+    found = [re.fullmatch(r"\w+:(.+) → \w+:(.+): (.*)", title) for title in titles]
+    labels = {(each[1], each[2]): each[3] for each in found if each is not None}
+    return {(f["source"], f["target"]): f["messages"] for f in facts if f["group"] == "j" and f["target"]}, labels
+
+
+def test_a_message_counts_once_however_many_causes_it_has(tmp_path: Path) -> None:
+    log = History()
+    log.publish("readings", *(f"r-{number}" for number in range(10)))
+    causes = ",".join(f"readings/r-{number}" for number in range(10))
+    log.publish("totals", "t-0", group="j", causation_id=causes)
+    assert counted(tmp_path, log)[0] == {("readings", "totals"): 1}
+
+
+def test_a_message_with_causes_in_two_topics_is_one_message_on_its_arrow(tmp_path: Path) -> None:
+    log = History()
+    for topic in ("a", "b"):
+        log.publish(topic, "1", "2")
+    log.publish("c", "c-0", group="j", causation_id="a/1,b/1")
+    log.publish("c", "c-1", group="j", causation_id="2")
+    log.publish("c", "c-2", group="j", causation_id="b/2")
+    facts, labels = counted(tmp_path, log)
+    assert facts == {("a", "c"): 2, ("b", "c"): 3}
+    assert labels["j", "c"].split(",")[0] == "3"
+
+
 def test_rates_are_those_before_the_last_event(tmp_path: Path) -> None:
     log = History()
     log.publish("orders", "old", group="web", ts=START_US - 3_600_000_000)
