@@ -1,6 +1,8 @@
 """The answers of the tables, and the command's display of them."""
 
 import json
+import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -315,6 +317,17 @@ def test_the_summary_says_where_the_tables_end_though_nothing_happened_there(tmp
     log.entry()
     log.write(tmp_path)
     assert cli(tmp_path, "summary")["events"]["end_index"] == 5
+
+
+def test_tables_without_an_event_are_read_without_pyspark(tmp_path: Path) -> None:
+    log = History()
+    log.entry()
+    log.write(tmp_path)
+    code = "import sys; sys.modules['pyspark'] = None; from keelmq_spark.cli import main; main()"
+    command = [sys.executable, "-c", code, "summary", "--json", "--tables", str(tmp_path)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["events"] == {"n": 0, "raft_index": None, "end_index": 2}
 
 
 def test_topics_lead_to_topics(graph: Graph) -> None:
