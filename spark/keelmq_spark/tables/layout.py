@@ -83,7 +83,7 @@ def _parts(name: str, rows: Any, open_rows: Any) -> list[Part]:
 def schema_of(name: str) -> Any:
     if name != "events":
         return NODES if name == "nodes" else EDGES
-    from keelmq_spark.views.events import EVENTS_ARROW  # imports PySpark, which readers of the tables do not need
+    from keelmq_spark.views.events import EVENTS_ARROW  # not before it is needed
 
     return EVENTS_ARROW
 

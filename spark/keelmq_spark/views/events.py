@@ -1,48 +1,66 @@
 """The view `events`, with one row per event of a message or transaction, as Arrow and Spark schemas.
 
-Both schemas are made from one list, because a batch whose types differ from the declared ones fails the query.
+Both schemas are made from one list, because a batch whose types differ from the declared ones fails the query. Readers
+of the tables need no PySpark: it is imported with the Spark schema.
 """
 
-from typing import Final
+import functools
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+_STRING: Final = pa.string()
+_INT: Final = pa.int32()
+_LONG: Final = pa.int64()
+_TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 _COLUMNS: Final = (
-    ("event_id", StringType()),
-    ("ts", TimestampType()),
-    ("type", StringType()),
-    ("message_id", StringType()),
-    ("transaction_id", StringType()),
-    ("topic", StringType()),
-    ("queue", IntegerType()),
-    ("offset", LongType()),
-    ("offset_end", LongType()),
-    ("group", StringType()),
-    ("client", StringType()),
-    ("attempt", IntegerType()),
-    ("trace_id", StringType()),
-    ("causation_id", StringType()),
-    ("key", StringType()),
-    ("raft_term", LongType()),
-    ("raft_index", LongType()),
-    ("bytes", LongType()),
-    ("tag", StringType()),
-    ("properties", StringType()),
-    ("filter", StringType()),
+    ("event_id", _STRING),
+    ("ts", _TIMESTAMP),
+    ("type", _STRING),
+    ("message_id", _STRING),
+    ("transaction_id", _STRING),
+    ("topic", _STRING),
+    ("queue", _INT),
+    ("offset", _LONG),
+    ("offset_end", _LONG),
+    ("group", _STRING),
+    ("client", _STRING),
+    ("attempt", _INT),
+    ("trace_id", _STRING),
+    ("causation_id", _STRING),
+    ("key", _STRING),
+    ("raft_term", _LONG),
+    ("raft_index", _LONG),
+    ("bytes", _LONG),
+    ("tag", _STRING),
+    ("properties", _STRING),
+    ("filter", _STRING),
 )
-_ARROW_TYPES: Final = {
-    StringType: pa.string(),
-    IntegerType: pa.int32(),
-    LongType: pa.int64(),
-    TimestampType: pa.timestamp("us", tz="UTC"),
-}
 
-EVENTS_SPARK: Final = StructType([StructField(name, of_type) for name, of_type in _COLUMNS])
-"""Spark schema of the view. `event_id` is `<raft group>:<raft index>:<n>`, where n is the number of the row within its
-entry. `ts` is the entry's time. `offset_end` is set for ACK, RESET and PURGE only. `group` is the producer group or the
-consumer group. `bytes` is the length of the body. `properties` is a JSON object without what other columns have.
-`filter` is set for ACK of groups that select messages."""
+EVENTS_ARROW: Final = pa.schema(_COLUMNS)
+"""Arrow schema of the view; every column may be null. `event_id` is `<raft group>:<raft index>:<n>`, where n is the
+number of the row within its entry. `ts` is the entry's time. `offset_end` is set for ACK, RESET and PURGE only. `group`
+is the producer group or the consumer group. `bytes` is the length of the body. `properties` is a JSON object without
+what other columns have. `filter` is set for ACK of groups that select messages."""
 
-EVENTS_ARROW: Final = pa.schema([pa.field(name, _ARROW_TYPES[type(of_type)]) for name, of_type in _COLUMNS])
-"""Arrow schema with the same columns; every column may be null."""
+if TYPE_CHECKING:
+    EVENTS_SPARK: Final = StructType()
+    """Spark schema with the same columns."""
+else:
+
+    def __getattr__(name: str) -> object:
+        if name != "EVENTS_SPARK":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return _events_spark()
+
+
+@functools.cache
+def _events_spark() -> "StructType":
+    from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
+
+    types = {_STRING: StringType, _INT: IntegerType, _LONG: LongType, _TIMESTAMP: TimestampType}
+    return StructType([StructField(name, types[of_type]()) for name, of_type in _COLUMNS])

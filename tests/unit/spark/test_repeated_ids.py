@@ -1,4 +1,6 @@
-"""Messages whose ids half messages of others had, too: how they are folded, and the answers about them."""
+"""Messages whose ids other messages have, too, half ones or those of other topics: how they are folded, and the answers
+about them.
+"""
 
 import xml.etree.ElementTree as ElementTree
 from datetime import UTC, datetime
@@ -10,6 +12,7 @@ from keelmq_spark.folding.sink import LineageSink
 from keelmq_spark.queries import answers
 from keelmq_spark.queries.graph import Graph
 from keelmq_spark.queries.pictures import story_picture
+from keelmq_spark.queries.story_lanes import story_of
 from keelmq_spark.tables.commits import Format
 from keelmq_spark.tables.tables import Tables
 from tests.unit.spark.folded import Folded, content, entries
@@ -148,3 +151,40 @@ def test_where_batches_end_changes_nothing_about_an_id_that_is_published_while_i
         [("published", None), (of_half, "t1")]
     )
     assert ("producer_group:web", "message:orders/m-0", "PRODUCED") in whole.keys
+
+
+def test_a_story_has_no_deliveries_of_a_message_with_the_same_id_in_another_topic(tmp_path: Path) -> None:
+    log = History()
+    log.publish("orders", "17")
+    log.publish("bills", "17")
+    for attempt, kind in ((1, "RETRY"), (2, "DLQ")):
+        log.retry("audit", "orders", 0, "17", attempt, kind)
+        log.publish(f"%{kind}%audit", "17", attempt=attempt)
+    log.ack("audit", "orders", 0, 1)
+    log.ack("audit", "bills", 0, 1)
+    log.write(tmp_path)
+    with Graph(tmp_path) as graph:
+        bill, order = (answers.story(graph, f"message:{topic}/17")["events"] for topic in ("bills", "orders"))
+        lanes = {row.lane for row in story_of(graph, "message:bills/17").rows}
+        bars = [bar.text for row in story_of(graph, "message:bills/17").rows for bar in row.bars]
+    assert [(event["type"], event["topic"]) for event in bill] == [("PUBLISH", "bills"), ("ACK", "bills")]
+    again = [event["topic"] for event in order if event["type"] == "PUBLISH"]
+    assert again == ["orders", "%RETRY%audit", "%DLQ%audit"]
+    assert lanes == {"topic:bills", "service:audit"}
+    assert bars == ["published, queue 0 offset 0", "processed by audit"]
+
+
+def test_two_messages_of_one_id_that_one_group_gives_back_have_their_own_deliveries(tmp_path: Path) -> None:
+    log = History()
+    for topic in ("orders", "bills"):
+        log.publish(topic, "17")
+    for topic in ("orders", "bills"):
+        log.retry("audit", topic, 0, "17")
+    for _ in range(2):
+        log.publish("%RETRY%audit", "17", attempt=1)
+    log.write(tmp_path)
+    with Graph(tmp_path) as graph:
+        for topic, last in (("orders", 5), ("bills", 6)):
+            found = answers.story(graph, f"message:{topic}/17")["events"]
+            assert [event["raft_index"] for event in found][-1] == last
+            assert [event["type"] for event in found] == ["PUBLISH", "RETRY", "PUBLISH"]

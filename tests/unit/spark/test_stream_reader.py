@@ -116,7 +116,7 @@ def test_progress_says_how_far_the_log_goes() -> None:
 
 
 def test_a_query_does_not_begin_beyond_the_end_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would wait without a word until the log is as long, or read nothing."""
+    """A stream would wait without a word until the log is as long, and a batch read nothing."""
     beyond = "startingOffsets: index 11 is beyond the end of the log, 10"
     with pytest.raises(ValueError, match=beyond):
         reader(Log(), startingOffsets='{"index": 11}', failoverTimeoutMs="1").initialOffset()
