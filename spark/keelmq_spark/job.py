@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.compute as pc
 
-from keelmq_spark.folding.fold import Fold, Folded
 from keelmq_spark.folding.sink import LineageSink
 from keelmq_spark.java import use_java
 from keelmq_spark.log_reader import LogReader
@@ -29,7 +28,6 @@ from keelmq_spark.openlineage import Reporter
 from keelmq_spark.options import SourceOptions
 from keelmq_spark.source import index_of, open_log
 from keelmq_spark.tables.commits import Format
-from keelmq_spark.tables.schema import EDGES
 from keelmq_spark.tables.storage import Place, storage_of
 from keelmq_spark.tables.tables import Tables
 from keelmq_spark.views.events import EVENTS_ARROW
@@ -96,34 +94,6 @@ def session(cores: str = "2", name: str = "keelmq-lineage") -> "SparkSession":
     return made
 
 
-class _KeepingFold(Fold):
-    """A fold that keeps the edges of the last batch."""
-
-    edges: Any = EDGES.empty_table()
-
-    def fold(self, batch: Any) -> Folded:
-        folded = super().fold(batch)
-        self.edges = folded.edges
-        return folded
-
-
-class ReportedSink(LineageSink):
-    """A sink that tells the edges of the last batch, for reports."""
-
-    def __init__(self, tables: Tables, cluster_uid: str = "") -> None:
-        super().__init__(tables, cluster_uid)
-        self._fold: _KeepingFold = _KeepingFold(self._fold.state, self._places)
-
-    @property
-    def edges(self) -> Any:
-        """Edges that the last batch added to the tables."""
-        return self._fold.edges
-
-    def write(self, batch: Any, begin: int, end: int) -> int:
-        self._fold.edges = EDGES.empty_table()
-        return super().write(batch, begin, end)
-
-
 class Checkpoint:
     """The checkpoint of one start. Spark writes into it what a batch will read before the batch begins."""
 
@@ -160,7 +130,7 @@ def start(spark: "SparkSession", options: JobOptions, reporter: Reporter | None 
         cluster_uid = source.cluster_uid or _uid_at(source, first_index)
     if reporter is not None:
         reporter.read_from(cluster_uid)
-    sink = ReportedSink(Tables(options.tables, options.format), cluster_uid)
+    sink = LineageSink(Tables(options.tables, options.format), cluster_uid)
     begin = sink.next_index or first_index
     starting = {"cluster": cluster_uid, "index": begin} if cluster_uid else {"index": begin}
     storage = sink.tables.storage

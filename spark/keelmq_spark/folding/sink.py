@@ -13,6 +13,7 @@ from keelmq_spark.folding.fold import Fold
 from keelmq_spark.folding.fold_state import FoldState, decode_state, encode_state
 from keelmq_spark.folding.places import Places
 from keelmq_spark.tables.errors import Gap, OtherLog
+from keelmq_spark.tables.schema import EDGES
 from keelmq_spark.tables.tables import Tables
 
 
@@ -32,6 +33,8 @@ class LineageSink:
         self._cluster_uid = known or cluster_uid
         stored = tables.recover()
         self._places = Places(tables.published)
+        self.edges: Any = EDGES.empty_table()
+        """Edges that the last write added to the tables."""
         self._fold = Fold(decode_state(stored) if stored is not None else FoldState(), self._places)
 
     @property
@@ -52,6 +55,7 @@ class LineageSink:
         The batch survives the end of the process. Raises Gap when it begins behind the end of the tables, and
         TablesInUse when another job writes the tables.
         """
+        self.edges = EDGES.empty_table()
         done = self.next_index
         if done and begin > done:
             raise Gap(
@@ -71,4 +75,5 @@ class LineageSink:
         tables.edges.write(folded.edges, last)
         tables.nodes.write(folded.nodes, last, folded.open_nodes)
         tables.add_commit(self._cluster_uid, max(begin, done), end, encode_state(self._fold.state))
+        self.edges = folded.edges
         return int(batch.num_rows)

@@ -16,7 +16,7 @@ import pytest
 from keelmq_spark.folding.fold import Fold
 from keelmq_spark.folding.fold_state import FoldState
 from keelmq_spark.folding.places import Places
-from keelmq_spark.job import ReportedSink
+from keelmq_spark.folding.sink import LineageSink
 from keelmq_spark.openlineage import Reporter, client_of
 from keelmq_spark.tables.tables import Tables
 from tests.unit.spark.folded import no_table
@@ -128,7 +128,7 @@ def test_what_a_group_did_not_select_is_not_read(tmp_path: Path) -> None:
     log.entry(*(log.published("orders", f"o-{number}", tag="gift" if number == 4 else "book") for number in range(10)))
     log.ack("gifts", "orders", 0, 10, filter="TAGS IN ('gift')")
     log.ack("toys", "orders", 0, 10, filter="TAGS IN ('toy')")
-    sink = ReportedSink(Tables(tmp_path / "tables"))
+    sink = LineageSink(Tables(tmp_path / "tables"))
     reporter = Reporter(client_of(str(tmp_path / "events.json")), "prod")
     for begin, end in ((1, 2), (2, log.end)):
         sink.write(log.between(begin, end), begin, end)
@@ -145,7 +145,7 @@ def test_a_batch_without_events_adds_no_edges_again(tmp_path: Path) -> None:
     log = History()
     log.publish("orders", "o-0")
     log.ack("g", "orders", 0, 1)
-    sink = ReportedSink(Tables(tmp_path))
+    sink = LineageSink(Tables(tmp_path))
     sink.write(log.table(), 1, log.end)
     assert "CONSUMED_BY" in sink.edges["kind"].to_pylist()
     sink.write(log.between(log.end, log.end), log.end, log.end + 1)
