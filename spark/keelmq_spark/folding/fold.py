@@ -11,15 +11,8 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keelmq_spark.folding.fold_state import (
-    GROUP_PLACES_MAX,
-    OPEN_MAX,
-    Delivery,
-    FoldState,
-    NodeRow,
-    OpenTransaction,
-    key_of,
-)
+from keelmq_spark.folding.deliveries import Deliveries
+from keelmq_spark.folding.fold_state import OPEN_MAX, Delivery, FoldState, NodeRow, OpenTransaction, key_of
 from keelmq_spark.folding.log_order import in_log_order, made_again, of_groups, of_topics, offsets_by_queue
 from keelmq_spark.folding.open_messages import comes_from, free_key, half_key, make_way
 from keelmq_spark.folding.places import READ_AHEAD_MESSAGES, Places, node_ids
@@ -47,6 +40,7 @@ class Fold:
     def __init__(self, state: FoldState, places: Places) -> None:
         self.state = state
         self._places = places
+        self._delivered = Deliveries(state.group_places)
         self._edges = Edges()
         self._settled: list[NodeRow] = []
         self._committed: list[str] = []
@@ -356,7 +350,7 @@ class Fold:
         """Return the delivery that is given back by a group that reads another group's retries or dead letters."""
         if not row.topic.startswith(schema.GROUP_TOPICS):
             return None
-        return self.state.group_places.get(row.topic, {}).get(row.offset)
+        return self._delivered.of(row.topic).get(row.offset)
 
     def _give_back(self, row: Row, delivery: Delivery) -> None:
         """Record the coming delivery, and that this one was not processed although the group's offset will pass it."""
@@ -366,9 +360,9 @@ class Fold:
         place = (row.topic, row.queue, row.offset)
         if (row.attempt or 0) > 1:
             retry_topic = f"%RETRY%{row.group}"
-            for offset, known in self.state.group_places.get(retry_topic, {}).items():
-                if known.origin == delivery.origin:
-                    place = (retry_topic, 0, offset)
+            offset = self._delivered.last(retry_topic, delivery.origin)
+            if offset is not None:
+                place = (retry_topic, 0, offset)
         elif row.attempt == 0:
             return  # an operator replays a dead letter
         self.state.given_back.setdefault(key_of(row.group, *place[:2]), []).append(place[2])
@@ -385,10 +379,7 @@ class Fold:
             delivery = waiting.pop(0)
             if not waiting:
                 del self.state.waiting[key]
-        places = self.state.group_places.setdefault(row.topic, {})
-        places[row.offset] = delivery
-        if len(places) > GROUP_PLACES_MAX:
-            del places[next(iter(places))]
+        self._delivered.add(row.topic, row.offset, delivery)
         src = delivery.copy or delivery.origin
         self._edges.add(src, node(schema.TOPIC, row.topic), schema.IN_TOPIC, row.us, row.event_id)
         if delivery.copy and (copy := self.state.messages.get(delivery.copy)) is not None:
@@ -414,7 +405,7 @@ class Fold:
 
     def _acknowledge_deliveries(self, row: Row, unprocessed: set[int]) -> None:
         """Apply ACK in a retry or dead-letter topic: the messages that were delivered there are processed."""
-        places = self.state.group_places.get(row.topic, {})
+        places = self._delivered.of(row.topic)
         passed = [offset for offset in places if row.offset <= offset < row.offset_end]
         for offset in passed:
             delivery = places[offset]
@@ -423,7 +414,7 @@ class Fold:
                 self._consumed_by(row, [delivery.origin])
         if row.topic == f"%RETRY%{row.group}":
             for offset in passed:
-                del places[offset]
+                self._delivered.forget(row.topic, offset)
 
     def _consumed_by(self, row: Row, nodes: Sequence[str]) -> None:
         group = node(schema.CONSUMER_GROUP, row.group)

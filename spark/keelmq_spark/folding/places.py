@@ -5,6 +5,7 @@ commit range after range, so a look-up in the table also takes what follows. The
 the caches.
 """
 
+from array import array
 from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -19,8 +20,10 @@ CACHED_MESSAGES_MAX: Final = 2_000_000
 
 READ_AHEAD_MESSAGES: Final = 100_000
 """Minimum number of offsets that a look-up in the table asks for, because the next commits of a group want them."""
-BLOCKS_MAX: Final = 20
-"""Maximum number of looked-up ranges that are remembered; one for each queue that a group behind is reading."""
+BLOCKS_BYTES_MAX: Final = 1 << 30
+"""Maximum memory of the looked-up ranges that are remembered; one for each queue that a group behind is reading."""
+BLOCK_BYTES: Final = 10_000
+"""Memory that a remembered range takes besides its rows, so that the number of empty ones is bounded, too."""
 
 Place = tuple[str, int]
 """A topic and a queue."""
@@ -48,16 +51,79 @@ class Block(NamedTuple):
 
     begin: int
     end: int
-    offsets: list[int]
-    nodes: list[str]
-    found: Any
-    """The columns of the table."""
+    offsets: Sequence[int]
+    nodes: Any
+    attributes: tuple[Any, ...]
+    size_bytes: int
+
+    def rows(self, begin: int, end: int) -> slice:
+        """Return the positions of the rows at begin <= offset < end."""
+        return slice(bisect_left(self.offsets, begin), bisect_left(self.offsets, end))
+
+
+class Blocks:
+    """Remembers several blocks of a queue, one for each group that is behind elsewhere, up to `bytes_max` for all
+    queues; beyond it, the block used longest ago goes."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._blocks: OrderedDict[tuple[Place, int], Block] = OrderedDict()
+        self._begins: dict[Place, list[int]] = {}
+
+    def find(self, place: Place, begin: int, end: int) -> Block | None:
+        """Return a block that has begin <= offset < end of a queue."""
+        for first in self._begins.get(place, ()):
+            block = self._blocks[place, first]
+            if first <= begin and end <= block.end:
+                self._blocks.move_to_end((place, first))
+                return block
+        return None
+
+    def add(self, place: Place, block: Block) -> None:
+        """Remember a block in place of those that a group has come to the end of with it."""
+        for first in list(self._begins.get(place, ())):
+            if first <= block.begin <= self._blocks[place, first].end:
+                self._drop(place, first)
+        self._blocks[place, block.begin] = block
+        self._begins.setdefault(place, []).append(block.begin)
+        self._bytes += block.size_bytes
+        while self._bytes > self._bytes_max and len(self._blocks) > 1:
+            self._drop(*next(iter(self._blocks)))
+
+    def cut(self, place: Place, end: int) -> None:
+        """Have no block of the queue tell of offsets from `end` on, which are published now."""
+        for first in list(self._begins.get(place, ())):
+            if end <= first:
+                self._drop(place, first)
+            elif end < self._blocks[place, first].end:
+                self._blocks[place, first] = self._blocks[place, first]._replace(end=end)
+
+    def forget(self, place: Place) -> None:
+        for first in list(self._begins.get(place, ())):
+            self._drop(place, first)
+
+    def clear(self) -> None:
+        self._blocks.clear()
+        self._begins.clear()
+        self._bytes = 0
+
+    def _drop(self, place: Place, first: int) -> None:
+        self._bytes -= self._blocks.pop((place, first)).size_bytes
+        self._begins[place].remove(first)
+        if not self._begins[place]:
+            del self._begins[place]
 
 
 class Places:
-    def __init__(self, lookup: Lookup, cached_messages_max: int = CACHED_MESSAGES_MAX) -> None:
+    def __init__(
+        self,
+        lookup: Lookup,
+        cached_messages_max: int = CACHED_MESSAGES_MAX,
+        blocks_bytes_max: int = BLOCKS_BYTES_MAX,
+    ) -> None:
         self._lookup = lookup
-        self._blocks: OrderedDict[Place, Block] = OrderedDict()
+        self._blocks = Blocks(blocks_bytes_max)
         self._cached_max = cached_messages_max
         self._cached = 0
         self._runs: OrderedDict[Place, deque[Run]] = OrderedDict()
@@ -75,9 +141,7 @@ class Places:
             runs = self._runs.setdefault((topic, queue), deque())
             self._runs.move_to_end((topic, queue))
             added = list(_runs(part))
-            block = self._blocks.get((topic, queue))
-            if block is not None and added[0].first < block.end:  # it does not have these messages
-                del self._blocks[topic, queue]
+            self._blocks.cut((topic, queue), added[0].first)
             runs.extend(added)
             self._cached += count
         while self._cached > self._cached_max:
@@ -90,7 +154,10 @@ class Places:
         runs = self._runs.get(place, ())
         cached_from = runs[0].first if runs else end
         if begin < cached_from:
-            offsets, nodes = self._looked_up(place, begin, min(end, cached_from))
+            until = min(end, cached_from)
+            block = self._block(place, begin, until)
+            found = block.rows(begin, until)
+            offsets, nodes = list(block.offsets[found]), block.nodes[found].to_pylist()
         for run in runs:
             first, last = max(begin, run.first), min(end, run.end)
             if first < last:
@@ -103,33 +170,35 @@ class Places:
         offsets, nodes = self.between(place, begin, end)
         attributes: list[Attributes] = []
         runs = self._runs.get(place, ())
-        if begin < (runs[0].first if runs else end):
-            block = self._blocks[place]
-            at = bisect_left(block.offsets, begin)
-            count = bisect_left(block.offsets, min(end, runs[0].first if runs else end)) - at
-            attributes += _rows([block.found[name].slice(at, count) for name in Attributes._fields])
+        cached_from = runs[0].first if runs else end
+        if begin < cached_from:
+            until = min(end, cached_from)
+            block = self._block(place, begin, until)
+            found = block.rows(begin, until)
+            attributes += _rows([column[found] for column in block.attributes])
         for run in runs:
             first, last = max(begin, run.first), min(end, run.end)
             if first < last:
                 attributes += _rows([column.slice(first - run.first, last - first) for column in run.attributes])
         return offsets, nodes, attributes
 
-    def _looked_up(self, place: Place, begin: int, end: int) -> tuple[list[int], list[str]]:
-        """Return the messages from the table, by way of a block that goes further."""
-        block = self._blocks.pop(place, None)
-        if block is None or begin < block.begin or end > block.end:
+    def _block(self, place: Place, begin: int, end: int) -> Block:
+        """Return a block that has begin <= offset < end, from the table if need be, and then with what follows."""
+        block = self._blocks.find(place, begin, end)
+        if block is None:
             until = max(end, begin + READ_AHEAD_MESSAGES)
-            found = self._lookup(*place, begin, until)
-            block = Block(begin, until, found["offset"].to_pylist(), found["node_id"].to_pylist(), found)
-        self._blocks[place] = block
-        if len(self._blocks) > BLOCKS_MAX:
-            self._blocks.popitem(last=False)
-        part = slice(bisect_left(block.offsets, begin), bisect_left(block.offsets, end))
-        return block.offsets[part], block.nodes[part]
+            found = self._lookup(*place, begin, until).combine_chunks()  # DuckDB's have room to spare
+            offsets = array("q", found["offset"].to_pylist())
+            nodes = found["node_id"]
+            attributes = tuple(_sparse(found[name]) for name in Attributes._fields)
+            size_bytes = BLOCK_BYTES + 8 * len(offsets) + sum(column.nbytes for column in (nodes, *attributes))
+            block = Block(begin, until, offsets, nodes, attributes, size_bytes)
+            self._blocks.add(place, block)
+        return block
 
     def forget(self, place: Place) -> None:
         """Forget the messages of a queue, because its topic was deleted."""
-        self._blocks.pop(place, None)
+        self._blocks.forget(place)
         self._cached -= sum(len(run.nodes) for run in self._runs.pop(place, ()))
 
     def clear(self) -> None:

@@ -138,9 +138,11 @@ class DeltaFiles:
         condition = f"{TIMES[self._name]} < arrow_cast('{before.isoformat()}', 'Timestamp(Microsecond, Some(\"UTC\"))')"
         settled = f"{OPEN} = false AND " if self._partition == OPEN else ""
         with self._alone():
-            removed = table.delete(settled + condition, commit_properties=_once())["num_deleted_rows"]
+            deleted = table.delete(
+                settled + condition, writer_properties=_writer(self._name), commit_properties=_once()
+            )
         self._take(table, _PRUNED)
-        return int(removed or 0)
+        return int(deleted["num_deleted_rows"] or 0)
 
     def files(self) -> list[str]:
         return _files_of(self._settled())
@@ -341,7 +343,7 @@ class DeltaFiles:
 
 
 def _writer(name: str) -> Any:
-    """Return how deltalake writes the files of a compacted table."""
+    """Return how deltalake writes the files of a table that it compacts or prunes."""
     from deltalake import BloomFilterProperties, ColumnProperties, WriterProperties
 
     bloom = BloomFilterProperties(set_bloom_filter_enabled=True, fpp=BLOOM_FPP, ndv=ROW_GROUP_ROWS)

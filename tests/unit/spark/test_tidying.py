@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -175,6 +176,47 @@ def test_pruning_removes_what_is_older_and_settled(format: Format, tmp_path: Pat
     log.publish("orders", "after-0")
     log.write(tmp_path)
     assert len(rows(Tables(tmp_path), "events")) == len(everything["events"]) - removed["events"] + 1
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_files_that_are_pruned_stay_as_small_as_compacted_ones(format: Format, tmp_path: Path) -> None:
+    log = busy()
+    LineageSink(Tables(tmp_path, format)).write(log.table(), 1, log.end)
+    tables = Tables(tmp_path)
+    tables.recover()
+    tables.compact()
+
+    def row_bytes() -> dict[str, float]:
+        files = {name: table.files() for name, table in Tables(tmp_path).all.items() if name != "nodes"}
+        read = {name: [pq.read_metadata(file) for file in found] for name, found in files.items()}
+        for name, found in read.items():
+            groups = [meta.row_group(at) for meta in found for at in range(meta.num_row_groups)]
+            columns = [group.column(at) for group in groups for at in range(group.num_columns)]
+            for column in columns:
+                encoding = layout.ENCODINGS[name].get(column.path_in_schema)
+                assert encoding is None or encoding in column.encodings, (name, column.path_in_schema)
+        sizes = {name: sum(Path(file).stat().st_size for file in found) for name, found in files.items()}
+        return {name: size / sum(meta.num_rows for meta in read[name]) for name, size in sizes.items()}
+
+    before, with_bloom = row_bytes(), bloom_filters(tmp_path)
+    assert with_bloom == {"events": {"message_id"}, "edges": {"src", "dst"}}
+    assert min(tables.prune(at(60)).values()) > 0
+    assert bloom_filters(tmp_path) == with_bloom
+    for name, size in row_bytes().items():
+        assert size <= before[name] * 1.15, name
+
+
+def bloom_filters(path: Path) -> dict[str, set[str]]:
+    """Return the columns that have Bloom filters in all files of a table."""
+    found: dict[str, set[str]] = {}
+    for name, table in Tables(path).all.items():
+        if name == "nodes":
+            continue
+        listed = ", ".join(f"'{file}'" for file in table.files())
+        sql = f"""SELECT path_in_schema FROM parquet_metadata([{listed}]) GROUP BY path_in_schema
+                  HAVING bool_and(bloom_filter_offset IS NOT NULL)"""
+        found[name] = {column for (column,) in duckdb.connect().execute(sql).fetchall()}
+    return found
 
 
 @pytest.mark.parametrize("format", FORMATS)
