@@ -156,6 +156,7 @@ class WaysBack(NodeVerbs):
         note = {"restore_id": restore_id, "backup": backup.sha256, "finished": False}
         found: dict[str, Any] = {}
         missing = [each for each in nodes if each in others or not each.facts["is_restored"]]
+        self._refuse_second_secret([each for each in nodes if each not in others])
         secret = self._secret(create=not self._options.dry_run)
         steps = [
             Step(

@@ -6,10 +6,21 @@ from collections.abc import Sequence
 from typing import Final
 
 from cluster.process import PRIVATE_UMASK
+from cluster.process.addresses import ConfigError
 from cluster.process.offline.log_command import LOG_ACTIONS, log_command
 from cluster.process.offline.recover_command import recover_command
 from cluster.process.offline.restore_command import restore_command
+from cluster.process.quantities import quantity
 from store.log.commit_log import SEGMENT_BYTES_DEFAULT
+
+
+def size(text: str) -> int:
+    """Return the bytes that a text such as 64M or 67108864 names, as the option of a node that runs."""
+    try:
+        found = quantity(text, "segment_bytes", "--segment-bytes")
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return int(text) if found is None else found
 
 
 def log(given: Sequence[str]) -> int:
@@ -49,7 +60,7 @@ def restore(given: Sequence[str]) -> int:
         "--restore-id", metavar="ID", help="the same for all nodes; made and printed when it is missing"
     )
     parser.add_argument(
-        "--segment-bytes", type=int, default=SEGMENT_BYTES_DEFAULT, help="the node's (default: %(default)s)"
+        "--segment-bytes", type=size, default=SEGMENT_BYTES_DEFAULT, help="the node's (default: %(default)s)"
     )
     parsed = parser.parse_args(given)
     return restore_command(
@@ -80,7 +91,7 @@ def recover(given: Sequence[str]) -> int:
         help="change the data: acknowledged messages that this node's log lacks are lost",
     )
     parser.add_argument(
-        "--segment-bytes", type=int, default=SEGMENT_BYTES_DEFAULT, help="the node's (default: %(default)s)"
+        "--segment-bytes", type=size, default=SEGMENT_BYTES_DEFAULT, help="the node's (default: %(default)s)"
     )
     parsed = parser.parse_args(given)
     return recover_command(parsed.data_dir, parsed.peer, accepted=parsed.accepted, segment_bytes=parsed.segment_bytes)

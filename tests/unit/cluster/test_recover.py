@@ -13,6 +13,7 @@ import pytest
 from cluster.broker import Broker
 from cluster.process.data_directory import DataDirectory, read_unfinished
 from cluster.process.exit_codes import ExitCode, StartupError
+from cluster.process.offline import command_line
 from cluster.process.offline import recover_command as command
 from store.log.differs import Difference, DiffersMark
 from store.log.disk import PosixDisk
@@ -155,3 +156,22 @@ async def test_a_replica_that_differs_is_no_survivor(tmp_path: Path) -> None:
     with pytest.raises(StartupError, match="differs from the others"):
         recover(tmp_path)
     assert read_unfinished(tmp_path / "data") is None
+
+
+@pytest.mark.parametrize("command", ["recover", "restore"])
+@pytest.mark.parametrize("text", ["4M", "4194304"])
+def test_the_size_of_segments_is_written_as_for_a_node(command: str, text: str, tmp_path: Path) -> None:
+    given = ["--data-dir", str(tmp_path / "none"), "--segment-bytes", text]
+    if command == "restore":
+        given += ["--backup", str(tmp_path / "none"), "--node-id", "1", "--peer", "1=127.0.0.1:1=http://127.0.0.1:2"]
+    try:
+        code = command_line.OFFLINE[command](given)
+    except StartupError:
+        code = 1
+    assert code != 2, "the usage is right, and the directory is not"
+
+
+def test_a_size_that_is_none_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        command_line.OFFLINE["recover"](["--data-dir", "none", "--segment-bytes", "4X"])
+    assert "'4X' is no size such as 1G" in capsys.readouterr().err

@@ -71,3 +71,20 @@ def test_what_is_left_of_the_data_is_not_lost_with_the_rest(plan: Plan, tmp_path
     code, said = plan()
     assert code == 3
     assert "node 2 (this machine), node 3 (this machine) has data" in said
+
+
+def test_a_restore_that_goes_on_elsewhere_gets_no_second_secret(plan: Plan, tmp_path: Path) -> None:
+    """Nodes that run already have the first one, and would refuse those that start with another."""
+    root = tmp_path / "hosts" / "node1"
+    note = json.loads((root / RESTORE_NOTE).read_text())
+    for number in NODES:
+        (tmp_path / "hosts" / f"node{number}" / RESTORE_NOTE).write_text(json.dumps(note | {"finished": False}))
+    lose_data(tmp_path / "hosts" / "node2")
+    (root / "etc").mkdir()
+    secret = root / "etc" / "peer_secret"
+    secret.write_text("secret of the nodes that run")
+    code, said = plan()
+    assert code == 3
+    assert f"copy {secret} to {tmp_path / 'cluster.toml.secret'}" in said
+    (tmp_path / "cluster.toml.secret").write_text("secret of the nodes that run")
+    assert plan()[0] == 0
