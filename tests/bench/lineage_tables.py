@@ -3,8 +3,8 @@
 The events are generated: a third of the messages in transactions, with keys, traces and causes, and groups that commit
 what they processed. They go through the fold into tables without brokers and without Spark. With `--directory` the
 tables stay, and a run goes on where the last one ended, so that a month (`--events 100_000_000`) may be made in parts.
-Then a group that is far behind commits, and stories of messages are told. The last line is `RESULT {json}`; a missed
-goal is reported and is no error.
+Then a group that is far behind commits, two groups do so in many queues, and stories of messages are told. The last
+line is `RESULT {json}`; a missed goal is reported and is no error.
 """
 
 import argparse
@@ -39,6 +39,11 @@ MESSAGES: Final = 20
 """Messages of an entry, which is what a producer sends at a time, or a transaction."""
 QUEUES: Final = 8
 GROUPS: Final = ("billing", "shipping")
+WIDE_QUEUES: Final = 32
+WIDE_BEGINS: Final = (0, 500_000)
+"""Offsets from which on the groups that are behind together commit; nothing is published between their messages."""
+WIDE_ACKS: Final = 50
+"""Commits of each of these groups in each queue."""
 COMMITTED: Final = 100
 """Messages that a group passes with a commit."""
 RATE_GOAL: Final = 75_000.0
@@ -75,6 +80,9 @@ class Generator:
                 self._half(index)
             else:
                 self._commit(index, queue, offset)
+        return self.table()
+
+    def table(self) -> Any:
         columns = list(zip(*self.rows, strict=True)) or [()] * len(EVENTS_ARROW)
         arrays = [pa.array(values, field.type) for values, field in zip(columns, EVENTS_ARROW, strict=True)]
         return pa.table(arrays, schema=EVENTS_ARROW)
@@ -218,7 +226,9 @@ def fall_behind(directory: Path, acks: int, figures: Figures) -> None:
     """Have a group that has read nothing commit the first messages, in a job that has just begun."""
     sink = LineageSink(Tables(directory))
     with Graph(directory) as graph:
-        (found,) = graph.rows("SELECT count(*) AS n FROM events WHERE type = 'PUBLISH' AND queue = 0")
+        (found,) = graph.rows(
+            "SELECT count(*) AS n FROM events WHERE type = 'PUBLISH' AND topic = 'orders' AND queue = 0"
+        )
     begin, name = sink.next_index, f"late-{sink.next_index}"
     acks = min(acks, found["n"] // ACK_MESSAGES)
     figures.step(f"{acks:,} commits of a group that is {found['n']:,} messages behind in a queue")
@@ -229,9 +239,7 @@ def fall_behind(directory: Path, acks: int, figures: Figures) -> None:
         for number in range(done, done + count):
             place = {"offset": number * ACK_MESSAGES, "offset_end": (number + 1) * ACK_MESSAGES}
             generator._row(begin + number, event_types.ACK, topic="orders", queue=0, group=name, **place)
-        columns = zip(*generator.rows, strict=True)
-        arrays = [pa.array(values, field.type) for values, field in zip(columns, EVENTS_ARROW, strict=True)]
-        made.append(written(sink, pa.table(arrays, schema=EVENTS_ARROW), begin + done, begin + done + count))
+        made.append(written(sink, generator.table(), begin + done, begin + done + count))
         done += count
     wall_s = sum(batch.wall_s for batch in made)
     figures.add(
@@ -247,11 +255,51 @@ def fall_behind(directory: Path, acks: int, figures: Figures) -> None:
     )
 
 
+def fall_behind_together(directory: Path, figures: Figures) -> None:
+    """Have two groups commit in turn at different places of many queues, in a job that has just begun."""
+    topic = _publish_wide(directory)
+    sink, generator = LineageSink(Tables(directory)), Generator()
+    begin = index = sink.next_index
+    for number in range(WIDE_ACKS):
+        for queue in range(WIDE_QUEUES):
+            for first in WIDE_BEGINS:
+                offset = first + number * ACK_MESSAGES
+                place = {"topic": topic, "queue": queue, "offset": offset, "offset_end": offset + ACK_MESSAGES}
+                generator._row(index, event_types.ACK, group=f"{topic}-{first}", **place)
+                index += 1
+    figures.step(f"{index - begin:,} commits of two groups in {WIDE_QUEUES} queues")
+    made = written(sink, generator.table(), begin, index)
+    figures.add(
+        Figure(
+            "wide_acks",
+            f"{made.events:,} commits of {len(WIDE_BEGINS)} groups behind in {WIDE_QUEUES} queues",
+            made.events / made.wall_s,
+            "commits/s",
+        ),
+        Figure("wide_acks_cpu", "… of processor time", _rate([made]), "commits/s"),
+    )
+
+
+def _publish_wide(directory: Path) -> str:
+    """Publish what the groups commit, in a topic of this run, and return its name."""
+    sink, generator = LineageSink(Tables(directory)), Generator()
+    begin = index = sink.next_index
+    topic = f"wide-{begin}"
+    for queue in range(WIDE_QUEUES):
+        for first in WIDE_BEGINS:
+            for number in range(WIDE_ACKS * ACK_MESSAGES):
+                message = {"message_id": f"{topic}-{queue}-{first + number}", "topic": topic, "queue": queue}
+                generator._row(index, event_types.PUBLISH, **message, offset=first + number, bytes=100)
+            index += 1
+    sink.write(generator.table(), begin, index)
+    return topic
+
+
 def look_up(directory: Path, count: int, figures: Figures) -> None:
     """Tell the stories of messages from all over the tables."""
     figures.step(f"stories of {count} messages")
     with Graph(directory) as graph:
-        (found,) = graph.rows("SELECT max(raft_index) AS last FROM events WHERE type = 'PUBLISH'")
+        (found,) = graph.rows("SELECT max(raft_index) AS last FROM events WHERE type = 'PUBLISH' AND topic = 'orders'")
         walls, cpus = [], []
         for number in range(count):
             index = 1 + (found["last"] - 1) * number // count // Generator.CYCLE * Generator.CYCLE
@@ -288,6 +336,7 @@ def main() -> int:
                 look_up(directory, settings.stories, figures)
             if settings.acks:
                 fall_behind(directory, settings.acks, figures)
+                fall_behind_together(directory, figures)
     finally:
         if settings.directory is None:
             shutil.rmtree(directory)
