@@ -28,6 +28,8 @@ from tests.unit.raft.held_disk import HeldDisk
 from tests.unit.raft.test_transport import free_port, until
 
 ELECTION_TIMEOUT_MS = 800
+STEADY_MS = 4_000
+"""Election timeout of clusters whose leader no test ends: a busy machine is not to end it either."""
 """All nodes of a test are in one loop, on a machine that may be busy: who leads should go on leading."""
 
 

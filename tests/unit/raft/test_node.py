@@ -13,7 +13,16 @@ from raft.proposals import Applied
 from store.errors import Refused
 from store.log.errors import DiskFull
 from tests.patience import PATIENCE_S
-from tests.unit.raft.members import Member, cluster, leader_of, message, propose_until_accepted, put_topic, same_state
+from tests.unit.raft.members import (
+    STEADY_MS,
+    Member,
+    cluster,
+    leader_of,
+    message,
+    propose_until_accepted,
+    put_topic,
+    same_state,
+)
 from tests.unit.raft.test_transport import until
 from tests.unit.store.stopped_index import go_on, stop_writes
 
@@ -22,7 +31,7 @@ QUIET_S = 0.3
 
 
 async def test_committed_commands_reach_every_node_in_the_same_order(tmp_path: Path) -> None:
-    async with cluster(3, tmp_path) as members:
+    async with cluster(3, tmp_path, STEADY_MS) as members:
         leader = await leader_of(members)
         await put_topic(leader)
         applied = await asyncio.gather(*(leader.node.propose(message(f"b{i}")) for i in range(100)))
