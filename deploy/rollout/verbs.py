@@ -176,9 +176,9 @@ class Verbs:
     def upgrade(self) -> None:
         """Install the bundle if one is given, then restart what runs another program or configuration."""
         nodes = self._all_in_service()
-        lacking = self._lacking(nodes)
         self._do(self._install_steps(nodes))
-        if self._options.dry_run:  # the current release is still the old one, which all may run
+        if self._options.dry_run and self._options.bundle is not None:  # the current release is still the old one
+            lacking = self._lacking(nodes, _release_of(self._options.bundle.read_bytes()))
             self._roll(nodes, [each for each in nodes if each in lacking or not each.is_wanted])
             return
         self._roll_wanted()
@@ -356,13 +356,11 @@ class Verbs:
         def bring(each: Deployed) -> None:
             each.facts = each.host.install(content, name)
 
-        return self._beside(self._lacking(nodes), f"install {bundle.name}", bring)
+        return self._beside(self._lacking(nodes, name), f"install {bundle.name}", bring)
 
-    def _lacking(self, nodes: list[Deployed]) -> list[Deployed]:
-        """Return the nodes on whose hosts the bundle, if one is given, is not the current release."""
-        if self._options.bundle is None:
-            return []
-        program = f"releases/{_release_of(self._options.bundle.read_bytes())}/bin/keelmqd"
+    def _lacking(self, nodes: list[Deployed], release: str) -> list[Deployed]:
+        """Return the nodes on whose hosts the release is not the current one."""
+        program = f"releases/{release}/bin/keelmqd"
         return [each for each in nodes if each.facts["program"] != f"{each.node.root}/{program}"]
 
     def _secret(self, *, create: bool) -> bytes | None:

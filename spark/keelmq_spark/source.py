@@ -29,7 +29,7 @@ from keelmq_spark.options import SourceOptions
 from keelmq_spark.options_of_sink import SinkOptions
 from keelmq_spark.selection import Selection, is_wanted_of
 from keelmq_spark.views.decode import event_batches
-from keelmq_spark.views.events import EVENTS_SPARK
+from keelmq_spark.views.events import spark_schema
 from keelmq_spark.views.messages import message_batches, messages_schema
 from keelmq_spark.writing import KeelMQStreamWriter, KeelMQWriter
 
@@ -61,7 +61,7 @@ class KeelMQDataSource(DataSource):
     def schema(self) -> StructType:
         options = SourceOptions.parse(self.options)
         if options.view == "events":
-            return EVENTS_SPARK
+            return spark_schema()
         return messages_schema(include_headers=options.include_headers)
 
     def reader(self, schema: StructType) -> "KeelMQReader":

@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 from keelmq_spark.options import SourceOptions
 from keelmq_spark.source import KeelMQStreamReader, LogRange, open_log
 from keelmq_spark.views.decode import others_of, trace_id_of
-from keelmq_spark.views.events import EVENTS_SPARK
+from keelmq_spark.views.events import spark_schema
 
 
 class TupleDataSource(DataSource):
@@ -19,7 +19,7 @@ class TupleDataSource(DataSource):
         return "keelmq-tuples"
 
     def schema(self) -> StructType:
-        return EVENTS_SPARK
+        return spark_schema()
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         return TupleReader(SourceOptions.parse(self.options))

@@ -24,7 +24,7 @@ from keelmq_spark.options import SourceOptions
 from keelmq_spark.source import open_log
 from keelmq_spark.tables.errors import OtherLog
 from keelmq_spark.tables.tables import Tables
-from keelmq_spark.views.events import EVENTS_SPARK
+from keelmq_spark.views.events import spark_schema
 from tests.e2e.cluster_process import ClusterProcess, wait_for
 from tests.patience import PATIENCE_S
 from tests.spark.queries import begun, ended, in_time, listened
@@ -97,7 +97,7 @@ def test_a_batch_reads_every_event(spark: SparkSession, cluster: ClusterProcess)
         properties={"traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "causation_id": "cause"},
     )
     sent = send(cluster, "batch", [[message, b"plain"], [b"other"] * 3])
-    assert in_time(lambda: read(spark, cluster, view="events").schema) == EVENTS_SPARK
+    assert in_time(lambda: read(spark, cluster, view="events").schema) == spark_schema()
     rows = {row.message_id: row for row in rows_of(spark, cluster, "topic = 'batch'", view="events")}
     assert sorted(rows) == sorted(sent)
     row = rows[sent[0]]

@@ -22,6 +22,9 @@ DEPTH_MAX: Final = 64
 """Maximum number of steps of a walk between cause and effect."""
 OPENINGS_MAX: Final = 20
 """Number of times that tables are opened whose files are replaced meanwhile."""
+EACH_MAX: Final = 16
+"""Number of ids up to which each is looked up by itself, with the help of Bloom filters, which a list of ids has not.
+Object stores are read without them."""
 FOUND_MAX: Final = 10_000
 """Maximum number of messages that a walk visits."""
 
@@ -76,6 +79,7 @@ class Graph:
         self._place = place
         self.end_index = 0
         """Index before which the tables have every entry of the log."""
+        self._each_max = EACH_MAX
         self._open()
 
     def _open(self) -> None:
@@ -106,6 +110,7 @@ class Graph:
         if tables.commit is None:
             raise NoTables(f"there are no lineage tables in {path}: `keelmq-lineage run --tables {path}` makes them")
         found = {name: table.rows() for name, table in tables.all.items()}
+        self._each_max = EACH_MAX if all(rows.dataset is None for rows in found.values()) else 1
         self.end_index = tables.commit.end_index
         return found if tables.format == "delta" or tables.is_current() else None
 
@@ -159,10 +164,22 @@ class Graph:
         """Return the rows of the nodes."""
         found: dict[str, list[Fact]] = {}
         if node_ids:
-            query = f"SELECT {_NODE_COLUMNS} FROM nodes WHERE {_is('node_id', node_ids)}"  # noqa: S608
-            for row in self.rows(query, node_ids):
+            for row in self._rows_with(f"SELECT {_NODE_COLUMNS} FROM nodes", "node_id", node_ids):  # noqa: S608
                 found.setdefault(row["node_id"], []).append(row)
         return found
+
+    def _rows_with(
+        self, select: str, column: str, ids: Sequence[str], kinds: Sequence[str] = (), end: str = ""
+    ) -> list[Fact]:
+        """Return the rows of `select` whose `column` is one of the ids, and whose kind is one of `kinds` if there are
+        any; `end` is the end of the query.
+        """
+        of_kinds = f" AND kind IN ({', '.join('?' for _ in kinds)})" if kinds else ""
+        if len(ids) <= self._each_max:
+            query = " UNION ALL ".join([f"{select} WHERE {column} = ?{of_kinds}"] * len(ids))
+            return self.rows(query + end, [value for node_id in ids for value in (node_id, *kinds)])
+        query = f"{select} WHERE {column} IN ({', '.join('?' for _ in ids)}){of_kinds}"
+        return self.rows(query + end, [*ids, *kinds])
 
     def _own(self, edges: Sequence[Fact]) -> list[Fact]:
         """Return the edges without those of a half message that says nothing about the message with its id."""
@@ -193,12 +210,9 @@ class Graph:
         wanted = list(dict.fromkeys(node_ids))
         if not wanted:
             return []
-        of_kinds = f" AND kind IN ({', '.join('?' for _ in kinds)})" if kinds else ""
-        query = f"SELECT src, dst, kind, ts, event_id FROM edges WHERE {_is(column, wanted)}{of_kinds}"  # noqa: S608
-        if last is not None:
-            query += f" ORDER BY ts DESC, src, dst LIMIT {last:d}"
+        end = "" if last is None else f" ORDER BY ts DESC, src, dst LIMIT {last:d}"
         found: dict[tuple[str, str, str], Fact] = {}
-        rows = self.rows(query, [*wanted, *kinds])
+        rows = self._rows_with("SELECT src, dst, kind, ts, event_id FROM edges", column, wanted, kinds, end)
         for row in self._own(rows) if own else rows:
             known = found.get((row["src"], row["dst"], row["kind"]))
             if known is None or row["ts"] < known["ts"]:
@@ -216,8 +230,7 @@ class Graph:
             found[edge["dst"]].add(edge["event_id"])
         if origins:
             kinds = (schema.IN_TOPIC, schema.DEAD_LETTERED)
-            query = f"SELECT src, event_id FROM edges WHERE {_is('src', list(origins))} AND kind IN (?, ?)"  # noqa: S608
-            for row in self.rows(query, [*origins, *kinds]):
+            for row in self._rows_with("SELECT src, event_id FROM edges", "src", list(origins), kinds):
                 found[origins[row["src"]]].add(row["event_id"])
         return found
 
@@ -285,11 +298,6 @@ _GROUPS: Final = (schema.PRODUCER_GROUP, schema.CONSUMER_GROUP)
 def also_unnamed(node_ids: Sequence[str]) -> list[str]:
     """Return the ids, and the ids by which a cause without a topic refers to them."""
     return [*node_ids, *(schema.message_node(schema.ANY_TOPIC, node_id.partition("/")[2]) for node_id in node_ids)]
-
-
-def _is(column: str, values: Sequence[str]) -> str:
-    """Return a condition: one value is compared, which Bloom filters can answer; several are looked up together."""
-    return f"{column} = ?" if len(values) == 1 else f"{column} IN ({', '.join('?' for _ in values)})"
 
 
 def without_others(rows: Sequence[Fact]) -> list[Fact]:

@@ -7,6 +7,7 @@ import pyarrow.compute as pc
 
 from keelmq_spark.tables.schema import ADDED_COLUMNS as ADDED_COLUMNS
 from keelmq_spark.tables.schema import EDGES, NODES
+from keelmq_spark.views.events import EVENTS_ARROW
 
 COMPACT_EVERY: Final = 200
 """Number of writes of a table, by this job or earlier ones, after which its small files are compacted into large
@@ -83,8 +84,6 @@ def _parts(name: str, rows: Any, open_rows: Any) -> list[Part]:
 def schema_of(name: str) -> Any:
     if name != "events":
         return NODES if name == "nodes" else EDGES
-    from keelmq_spark.views.events import EVENTS_ARROW  # not before it is needed
-
     return EVENTS_ARROW
 
 

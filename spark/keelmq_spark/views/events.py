@@ -47,19 +47,10 @@ number of the row within its entry. `ts` is the entry's time. `offset_end` is se
 is the producer group or the consumer group. `bytes` is the length of the body. `properties` is a JSON object without
 what other columns have. `filter` is set for ACK of groups that select messages."""
 
-if TYPE_CHECKING:
-    EVENTS_SPARK: Final = StructType()
-    """Spark schema with the same columns."""
-else:
-
-    def __getattr__(name: str) -> object:
-        if name != "EVENTS_SPARK":
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return _events_spark()
-
 
 @functools.cache
-def _events_spark() -> "StructType":
+def spark_schema() -> "StructType":
+    """Return the Spark schema with the same columns."""
     from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
     types = {_STRING: StringType, _INT: IntegerType, _LONG: LongType, _TIMESTAMP: TimestampType}

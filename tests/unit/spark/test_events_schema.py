@@ -2,8 +2,8 @@
 
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from keelmq_spark.views.events import EVENTS_ARROW, EVENTS_SPARK
+from keelmq_spark.views.events import EVENTS_ARROW, spark_schema
 
 
 def test_spark_makes_the_same_arrow_schema_of_it() -> None:
-    assert to_arrow_schema(EVENTS_SPARK, timezone="UTC").equals(EVENTS_ARROW)
+    assert to_arrow_schema(spark_schema(), timezone="UTC").equals(EVENTS_ARROW)
